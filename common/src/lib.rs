@@ -1,0 +1,16 @@
+//! The vocabulary and arithmetic both ends of slackline agree on.
+//!
+//! Read in the order a gradient travels: [`ids`] and [`limits`] (words and bounds) → [`job`] and
+//! [`model`] (what is trained) → [`layout`] and [`placement`] (what lives where) → [`codec`]
+//! (numbers to bytes) → [`wire`] (bytes to frames) → [`optimizer`] (what a shard does with them).
+//!
+//! **Never here:** sockets, threads, clocks, unseeded randomness. `quic`, behind the feature of the
+//! same name, is the one exception; the crate without features depends on no runtime.
+
+pub mod blame;
+pub mod ids;
+pub mod job;
+pub mod layout;
+pub mod limits;
+pub mod model;
+pub mod placement;

@@ -1,0 +1,48 @@
+//! Every bound in the system, by name. A queue without a bound is a memory leak with a schedule.
+
+/// Largest number of elements in one block: 1 MiB of `f32`. The unit of placement and coding.
+pub const BLOCK_ELEMENTS_MAX: usize = 256 << 10;
+/// Smallest block length the layout chooses for a model that has more than one block.
+pub const BLOCK_ELEMENTS_MIN: usize = 256;
+/// A layout is cut into about this many blocks (between the two bounds above), whatever the number
+/// of servers: fine enough for 5 % balance, coarse enough that a block's 20-byte entry is noise.
+pub const BLOCKS_PER_LAYOUT_TARGET: usize = 128;
+
+/// Largest body of one data frame. A sender closes a frame before the block that would exceed it;
+/// one block always fits (1 MiB of `f32` and its codec header).
+pub const FRAME_BODY_BYTES_MAX: usize = BLOCK_ELEMENTS_MAX * 4 + 4096;
+/// Most blocks in one data frame.
+pub const FRAME_BLOCKS_MAX: usize = 4096;
+/// Data frames one connection may have unanswered. 32 frames × 1 MiB = 32 MiB per worker and server.
+pub const FRAMES_IN_FLIGHT_MAX: usize = 32;
+/// Largest control message, a layout with its names included.
+pub const CONTROL_BYTES_MAX: usize = 8 << 20;
+/// Control messages waiting for one member before it is cut off as stuck.
+pub const CONTROL_QUEUE_MAX: usize = 1024;
+/// Frames waiting for one shard; senders are held back beyond it.
+pub const SHARD_QUEUE_MAX: usize = 256;
+
+/// Most seats in a job.
+pub const SEATS_MAX: usize = 1024;
+/// Most server processes in a job.
+pub const SERVERS_MAX: usize = 256;
+/// Most shards one server may run.
+pub const SHARDS_PER_SERVER_MAX: usize = 16;
+/// Most tensors in a layout.
+pub const TENSORS_MAX: usize = 65_536;
+/// Longest tensor name in bytes.
+pub const TENSOR_NAME_BYTES_MAX: usize = 256;
+/// Most dimensions of a tensor.
+pub const TENSOR_DIMENSIONS_MAX: usize = 8;
+/// Most elements in a layout: 2³⁴ (64 GiB of `f32`) keeps every byte count inside 64 bits with room.
+pub const LAYOUT_ELEMENTS_MAX: u64 = 1 << 34;
+/// Most samples one push may declare.
+pub const PUSH_SAMPLES_MAX: u32 = 1 << 24;
+/// Largest staleness bound a job may set.
+pub const STALENESS_MAX: u64 = 1 << 20;
+/// Largest file a config or job may be.
+pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
+/// Most connections one endpoint keeps before it refuses new ones.
+pub const CONNECTIONS_MAX: usize = 2048;
+/// Seconds a peer has to send its hello after it connected; a silent one is closed after them.
+pub const HELLO_SECONDS_MAX: u64 = 5;
