@@ -5,7 +5,7 @@ pub const BLOCK_ELEMENTS_MAX: usize = 256 << 10;
 /// Smallest block length the layout chooses for a model that has more than one block.
 pub const BLOCK_ELEMENTS_MIN: usize = 256;
 /// A layout is cut into about this many blocks (between the two bounds above), whatever the number
-/// of servers: fine enough for 5 % balance, coarse enough that a block's 20-byte entry is noise.
+/// of servers: fine enough for 5 % balance, coarse enough that a block's 12-byte entry is noise.
 pub const BLOCKS_PER_LAYOUT_TARGET: usize = 128;
 
 /// Largest body of one data frame. A sender closes a frame before the block that would exceed it;
