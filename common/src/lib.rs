@@ -8,6 +8,7 @@
 //! same name, is the one exception; the crate without features depends on no runtime.
 
 pub mod blame;
+pub mod config;
 pub mod ids;
 pub mod job;
 pub mod layout;

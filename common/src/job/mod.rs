@@ -1,7 +1,8 @@
 //! What is trained and how: the job, known to the coordinator alone and handed to everyone.
 //!
 //! These types are the promise; `config::job` turns a TOML file into them and checks every rule, so
-//! code that holds a [`Job`] never checks again.
+//! code that holds a [`Job`] never checks again. Their serde form is for the wire: bincode cannot
+//! read internally tagged enums, so no type here is one.
 
 use crate::ids::Fingerprint;
 use crate::layout::Dtype;
@@ -49,10 +50,11 @@ impl Job {
         u64::from(self.workers) * u64::from(self.batch)
     }
 
-    /// A hash of every field, for comparing runs and refusing mixed clusters.
+    /// A hash of every field, for comparing runs and refusing mixed clusters. The hashed text is the
+    /// debug form: it names every field, writes floats exactly and cannot fail, where TOML has no
+    /// integer above 2⁶³ (a job without end has one).
     pub fn hash(&self) -> Fingerprint {
-        let text = toml::to_string(self).expect("a job is plain data");
-        Fingerprint::of(text.as_bytes())
+        Fingerprint::of(format!("{self:?}").as_bytes())
     }
 }
 
@@ -103,7 +105,7 @@ impl Mode {
 pub enum Length {
     /// Whole passes over the training data.
     Epochs(u64),
-    /// Global steps of `workers × batch` samples.
+    /// Global steps of `workers × batch` samples; `u64::MAX` for a job that its clients end.
     Steps(u64),
 }
 
@@ -168,7 +170,7 @@ pub enum DataSource {
 
 /// The server's optimizer. Formulas and sources: `optimizer`.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
+#[serde(rename_all = "lowercase")]
 pub enum OptimizerSpec {
     /// `w += rate × g`: key-value accumulation, no gradient descent.
     Add {
@@ -253,7 +255,7 @@ pub struct Schedule {
 
 /// Shape of a schedule.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
+#[serde(rename_all = "lowercase")]
 pub enum ScheduleShape {
     /// Always 1.
     #[default]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// A model by name and sizes.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
+#[serde(rename_all = "lowercase")]
 pub enum ModelSpec {
     /// Softmax regression: one dense layer. Tensors `fc.weight [classes, inputs]`, `fc.bias`.
     Softmax {
