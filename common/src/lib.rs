@@ -15,3 +15,4 @@ pub mod layout;
 pub mod limits;
 pub mod model;
 pub mod placement;
+pub mod random;
