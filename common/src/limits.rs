@@ -46,3 +46,12 @@ pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
 pub const CONNECTIONS_MAX: usize = 2048;
 /// Seconds a peer has to send its hello after it connected; a silent one is closed after them.
 pub const HELLO_SECONDS_MAX: u64 = 5;
+
+/// Largest single size (width, channels, classes) in a model description.
+pub const MODEL_SIZE_MAX: u32 = 1 << 20;
+/// Most layers a model description may ask for: 1,024 × 12 tensors stay below [`TENSORS_MAX`].
+pub const MODEL_LAYERS_MAX: u32 = 1024;
+/// Most elements of one input: 64 MiB of `f32`.
+pub const SAMPLE_ELEMENTS_MAX: u64 = 1 << 24;
+/// Longest context of a transformer: 256 MiB of attention weights per sample and head.
+pub const TRANSFORMER_CONTEXT_MAX: u32 = 8192;
