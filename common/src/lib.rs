@@ -8,11 +8,16 @@
 //! same name, is the one exception; the crate without features depends on no runtime.
 
 pub mod blame;
+pub mod codec;
 pub mod config;
 pub mod ids;
 pub mod job;
+pub mod kernels;
 pub mod layout;
 pub mod limits;
+pub mod role;
+pub mod wire;
+pub mod lease;
 pub mod model;
 pub mod placement;
 pub mod random;

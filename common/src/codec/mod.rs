@@ -1,0 +1,166 @@
+//! Numbers to bytes and back: one file per format, one trait for all.
+//!
+//! A codec's bytes say nothing about themselves: the codec's id and the number of elements travel in
+//! the frame's block entry, so both are arguments here. All formats are little-endian.
+//!
+//! What a lossy codec holds back is the caller's to keep: after `encode`, the residual is
+//! `decode_add(bytes, -1.0, values)` on the values that were encoded.
+
+mod bf16;
+mod f16;
+mod f32;
+mod sixteen;
+#[cfg(test)]
+mod tests;
+
+pub use self::bf16::Bf16;
+pub use self::f16::F16;
+pub use self::f32::F32;
+
+use crate::blame::Blame;
+use crate::layout::Dtype;
+use std::fmt;
+
+/// A number format's byte on the wire. Never reuse a number.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[repr(u8)]
+pub enum CodecId {
+    /// 4 bytes an element, lossless.
+    F32 = 1,
+    /// 2 bytes an element: the upper half of an `f32`.
+    Bf16 = 2,
+    /// 2 bytes an element: IEEE 754 half precision.
+    F16 = 3,
+}
+
+impl CodecId {
+    /// Every format, in the order of their bytes.
+    pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::F16];
+}
+
+impl TryFrom<u8> for CodecId {
+    type Error = CodecError;
+
+    fn try_from(byte: u8) -> Result<Self, CodecError> {
+        Self::ALL
+            .into_iter()
+            .find(|id| *id as u8 == byte)
+            .ok_or(CodecError::UnknownId { got: byte })
+    }
+}
+
+impl From<Dtype> for CodecId {
+    fn from(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F32 => Self::F32,
+            Dtype::Bf16 => Self::Bf16,
+            Dtype::F16 => Self::F16,
+        }
+    }
+}
+
+impl fmt::Display for CodecId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+        })
+    }
+}
+
+/// Why bytes are not a block in a format.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum CodecError {
+    /// A codec byte nobody knows.
+    #[error("the sender names codec {got}; known are 1 (f32), 2 (bf16) and 3 (f16)")]
+    UnknownId {
+        /// The byte.
+        got: u8,
+    },
+    /// Too few or too many bytes.
+    #[error(
+        "the sender gives {got} bytes for {elements} elements in {codec}; the format needs {expected}"
+    )]
+    Length {
+        /// The format.
+        codec: CodecId,
+        /// How many elements the block has.
+        elements: usize,
+        /// How many bytes there are.
+        got: usize,
+        /// How many there must be.
+        expected: usize,
+    },
+}
+
+impl CodecError {
+    /// Whose move it is: bytes come from peers alone.
+    pub const fn blame(&self) -> Blame {
+        match self {
+            Self::UnknownId { .. } | Self::Length { .. } => Blame::Peer,
+        }
+    }
+}
+
+/// A number format for the values of one block.
+///
+/// Bytes may lie at any address and may come from anyone: no input makes a method panic or allocate.
+/// Equal values give equal bytes on every machine.
+pub trait Codec: Send + Sync + fmt::Debug {
+    /// The format's byte on the wire.
+    fn id(&self) -> CodecId;
+
+    /// The most bytes [`encode`](Self::encode) appends for so many elements.
+    fn encoded_len_max(&self, elements: usize) -> usize;
+
+    /// Appends the encoded `values` to `out`. Allocates nothing when `out` has room for
+    /// [`encoded_len_max`](Self::encoded_len_max) more bytes.
+    fn encode(&self, values: &[f32], out: &mut Vec<u8>);
+
+    /// Checks the length and every other rule of the format. Whether the values are finite is asked
+    /// separately: a sender of NaN is not a sender of damaged bytes.
+    ///
+    /// # Errors
+    /// The first rule that `bytes` breaks as a block of `elements` elements.
+    fn validate(&self, bytes: &[u8], elements: usize) -> Result<(), CodecError>;
+
+    /// Whether the bytes hold no NaN and no infinity. Means nothing for bytes that
+    /// [`validate`](Self::validate) refuses.
+    fn is_finite(&self, bytes: &[u8]) -> bool;
+
+    /// Overwrites `out`, one block, with the decoded values.
+    ///
+    /// # Errors
+    /// As [`validate`](Self::validate) for `out.len()` elements; `out` is then untouched.
+    fn decode(&self, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError>;
+
+    /// `sum[i] += scale × decoded[i]`, rounded after the product and after the sum.
+    ///
+    /// # Errors
+    /// As [`validate`](Self::validate) for `sum.len()` elements; `sum` is then untouched.
+    fn decode_add(&self, bytes: &[u8], scale: f32, sum: &mut [f32]) -> Result<(), CodecError>;
+}
+
+/// The codec of an id.
+pub fn codec(id: CodecId) -> &'static dyn Codec {
+    match id {
+        CodecId::F32 => &F32,
+        CodecId::Bf16 => &Bf16,
+        CodecId::F16 => &F16,
+    }
+}
+
+/// The rule of formats that spend the same number of bytes on every element.
+fn check_length(
+    codec: CodecId,
+    bytes: &[u8],
+    elements: usize,
+    bytes_per_element: usize,
+) -> Result<(), CodecError> {
+    let expected = elements.saturating_mul(bytes_per_element);
+    if bytes.len() == expected {
+        return Ok(());
+    }
+    Err(CodecError::Length { codec, elements, got: bytes.len(), expected })
+}
