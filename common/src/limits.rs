@@ -55,3 +55,16 @@ pub const MODEL_LAYERS_MAX: u32 = 1024;
 pub const SAMPLE_ELEMENTS_MAX: u64 = 1 << 24;
 /// Longest context of a transformer: 256 MiB of attention weights per sample and head.
 pub const TRANSFORMER_CONTEXT_MAX: u32 = 8192;
+/// Most passes over the data a job may ask for.
+pub const EPOCHS_MAX: u64 = 1 << 24;
+/// Most steps a job or a schedule may name: at a thousand a second they last 34 years.
+pub const STEPS_MAX: u64 = 1 << 40;
+/// Largest data file on a worker, unpacked: what it holds is kept in memory.
+pub const DATA_FILE_BYTES_MAX: u64 = 16 << 30;
+/// Longest header of a NumPy array; a real one has about 100 bytes.
+pub const NPY_HEADER_BYTES_MAX: usize = 64 << 10;
+/// Batches a worker orders ahead from its data thread. A lease may have more: order as they are taken.
+pub const BATCH_ORDERS_MAX: usize = 256;
+/// Batches the data thread fills ahead of the computation: one being taken, the next ready, one spare
+/// for a slow read.
+pub const PREFETCH_BATCHES: usize = 3;

@@ -71,6 +71,11 @@ impl ConfigErrors {
         }])
     }
 
+    /// Gives the first fault its line.
+    pub(crate) fn set_line(&mut self, line: Option<usize>) {
+        self.0[0].line = line;
+    }
+
     /// The faults, at least one.
     pub fn errors(&self) -> &[ConfigError] {
         &self.0

@@ -1,8 +1,12 @@
 //! Where am I: one file per binary, with addresses, certificates, folders and patience.
 
+use super::ConfigErrors;
+use super::environment::Override;
+use super::node_table::{CERTIFICATES, COORDINATOR, LOG, SERVER, WORKER};
+use super::reader::{Document, Values, read_file};
 use std::fmt;
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 
 /// The three PEM files of a member. Relative paths in a file are relative to that file's folder.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -141,4 +145,158 @@ pub struct WorkerConfig {
     pub log: Log,
     /// Largest UDP payload in bytes that the path is known to carry.
     pub mtu: u16,
+}
+
+impl CoordinatorConfig {
+    /// Reads the text of `coordinator.toml`, the environment laid over it. `origin` names the file
+    /// in errors and is where relative certificate paths start.
+    ///
+    /// # Errors
+    /// Every fault of the file and of the environment at once.
+    pub fn parse(
+        text: &str,
+        origin: &str,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigErrors> {
+        let mut document = Document::parse(text, origin, Override::from_environment(environment))?;
+        let root = document.section(&COORDINATOR);
+        let config = Self {
+            listen: socket(&root),
+            certificates: certificates(&mut document, origin),
+            run_dir: root.string("run_dir").into(),
+            lease_seconds: root.f64("lease_seconds"),
+            start_timeout_seconds: root.f64("start_timeout_seconds"),
+            after_job: match root.text("after_job") {
+                Some("wait") => AfterJob::Wait,
+                _ => AfterJob::Exit,
+            },
+            log: log(&mut document),
+            mtu: root.u16("mtu"),
+        };
+        document.finish(config)
+    }
+
+    /// Reads `coordinator.toml`; see [`Self::parse`].
+    ///
+    /// # Errors
+    /// The file cannot be read, is too large or not UTF-8, or any fault of [`Self::parse`].
+    pub fn load(
+        path: &Path,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigErrors> {
+        Self::parse(&read_file(path)?, &path.display().to_string(), environment)
+    }
+}
+
+impl ServerConfig {
+    /// Reads the text of `server.toml`; see [`CoordinatorConfig::parse`].
+    ///
+    /// # Errors
+    /// Every fault of the file and of the environment at once.
+    pub fn parse(
+        text: &str,
+        origin: &str,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigErrors> {
+        let mut document = Document::parse(text, origin, Override::from_environment(environment))?;
+        let root = document.section(&SERVER);
+        if !root.given("advertise") && socket(&root).ip().is_unspecified() {
+            let rule = "nobody can connect to \"every address\": say under advertise = \"host:port\" \
+                        what the workers are told, or listen on one address";
+            document.refuse("listen", rule);
+        }
+        let config = Self {
+            listen: socket(&root),
+            advertise: root.text("advertise").map(str::to_owned),
+            coordinator: root.string("coordinator"),
+            certificates: certificates(&mut document, origin),
+            shards: root.u16("shards"),
+            coordinator_grace_seconds: root.f64("coordinator_grace_seconds"),
+            log: log(&mut document),
+            mtu: root.u16("mtu"),
+        };
+        document.finish(config)
+    }
+
+    /// Reads `server.toml`; see [`Self::parse`].
+    ///
+    /// # Errors
+    /// The file cannot be read, is too large or not UTF-8, or any fault of [`Self::parse`].
+    pub fn load(
+        path: &Path,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigErrors> {
+        Self::parse(&read_file(path)?, &path.display().to_string(), environment)
+    }
+}
+
+impl WorkerConfig {
+    /// Reads the text of `worker.toml`; see [`CoordinatorConfig::parse`].
+    ///
+    /// # Errors
+    /// Every fault of the file and of the environment at once.
+    pub fn parse(
+        text: &str,
+        origin: &str,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigErrors> {
+        let mut document = Document::parse(text, origin, Override::from_environment(environment))?;
+        let root = document.section(&WORKER);
+        let config = Self {
+            coordinator: root.string("coordinator"),
+            certificates: certificates(&mut document, origin),
+            seat: root.integer("seat").map(|_| root.u16("seat")),
+            name: root.text("name").map(str::to_owned),
+            data_dir: root.string("data_dir").into(),
+            coordinator_grace_seconds: root.f64("coordinator_grace_seconds"),
+            server_grace_seconds: root.f64("server_grace_seconds"),
+            threads: root.u16("threads"),
+            slowdown: root.number("slowdown"),
+            log: log(&mut document),
+            mtu: root.u16("mtu"),
+        };
+        document.finish(config)
+    }
+
+    /// Reads `worker.toml`; see [`Self::parse`].
+    ///
+    /// # Errors
+    /// The file cannot be read, is too large or not UTF-8, or any fault of [`Self::parse`].
+    pub fn load(
+        path: &Path,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigErrors> {
+        Self::parse(&read_file(path)?, &path.display().to_string(), environment)
+    }
+}
+
+/// The address to listen on, or a stand-in when it was refused.
+fn socket(root: &Values) -> SocketAddr {
+    root.socket("listen").unwrap_or_else(|| (Ipv4Addr::LOCALHOST, 0).into())
+}
+
+fn certificates(document: &mut Document, origin: &str) -> CertificatePaths {
+    let values = document.section(&CERTIFICATES);
+    let folder = Path::new(origin).parent().unwrap_or_else(|| Path::new(""));
+    // Joining keeps an absolute path as it is.
+    let path = |name: &str| folder.join(values.string(name));
+    CertificatePaths { ca: path("ca"), certificate: path("certificate"), key: path("key") }
+}
+
+fn log(document: &mut Document) -> Log {
+    let values = document.section(&LOG);
+    Log {
+        level: match values.text("level") {
+            Some("error") => LogLevel::Error,
+            Some("warn") => LogLevel::Warn,
+            Some("debug") => LogLevel::Debug,
+            Some("trace") => LogLevel::Trace,
+            _ => LogLevel::Info,
+        },
+        format: if values.text("format") == Some("json") {
+            LogFormat::Json
+        } else {
+            LogFormat::Text
+        },
+    }
 }

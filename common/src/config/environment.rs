@@ -1,0 +1,109 @@
+//! Values from outside the file: `SLACKLINE__SECTION__KEY=value` for containers and
+//! `--set section.key=value` for one run. Both are read as TOML and, where that fails, as text, so
+//! that words need no quotes. An empty value takes the key out of the file.
+
+use super::ConfigError;
+use super::reader::shown;
+use toml::{Table, Value};
+
+/// Environment variables that start like this are ours; the rest is the names of the key's path in
+/// any case, `__` between them.
+pub const ENVIRONMENT_PREFIX: &str = "SLACKLINE__";
+/// Most names in the path of one override; no file nests deeper than 2.
+const PATH_NAMES_MAX: usize = 8;
+
+/// One value that replaces the file's.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Override {
+    /// Names from the outside in; at least one.
+    pub(super) path: Vec<String>,
+    /// The value as it was given.
+    pub(super) raw: String,
+    /// Whom to name when it is refused.
+    pub(super) source: String,
+}
+
+/// The variables of this process that are ours. Names or values that are not Unicode are read with
+/// replacement characters, which no key accepts.
+pub fn process_environment() -> Vec<(String, String)> {
+    std::env::vars_os()
+        .map(|(name, value)| {
+            (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
+        })
+        .filter(|(name, _)| name.starts_with(ENVIRONMENT_PREFIX))
+        .collect()
+}
+
+/// Applies one `a.b=c` to a table. Text needs no quotes; an empty value takes the key out.
+///
+/// # Errors
+/// There is no `=`, a name of the path is empty, or the path leads through a value.
+pub fn apply_set(table: &mut Table, set: &str) -> Result<(), ConfigError> {
+    Override::from_set(set)?.apply(table)
+}
+
+impl Override {
+    /// Reads the argument of one `--set`.
+    pub(super) fn from_set(set: &str) -> Result<Self, ConfigError> {
+        let source = format!("--set {}", shown(set));
+        let refuse = |rule: &str| fault(&source, "", rule);
+        let Some((path, raw)) = set.split_once('=') else {
+            return Err(refuse("write --set key=value or --set section.key=value"));
+        };
+        Self::new(path.split('.').map(|name| name.trim().to_owned()).collect(), raw, source)
+    }
+
+    /// Reads the variables that are ours and leaves the others alone.
+    pub(super) fn from_environment(
+        variables: impl IntoIterator<Item = (String, String)>,
+    ) -> Vec<Result<Self, ConfigError>> {
+        variables
+            .into_iter()
+            .filter_map(|(name, raw)| {
+                let path = name.strip_prefix(ENVIRONMENT_PREFIX)?;
+                let path = path.split("__").map(str::to_lowercase).collect();
+                Some(Self::new(path, &raw, format!("the environment, {name}")))
+            })
+            .collect()
+    }
+
+    fn new(path: Vec<String>, raw: &str, source: String) -> Result<Self, ConfigError> {
+        if path.iter().any(String::is_empty) || path.len() > PATH_NAMES_MAX {
+            let rule = format!("a path has 1 to {PATH_NAMES_MAX} names, none of them empty");
+            return Err(fault(&source, &path.join("."), &rule));
+        }
+        Ok(Self { path, raw: raw.trim().to_owned(), source })
+    }
+
+    /// Puts the value where the path leads, making sections on the way.
+    pub(super) fn apply(&self, table: &mut Table) -> Result<(), ConfigError> {
+        let (last, sections) = self.path.split_last().expect("`new` refuses an empty path");
+        let mut at = table;
+        for (depth, name) in sections.iter().enumerate() {
+            let below = at.entry(name.clone()).or_insert_with(|| Value::Table(Table::new()));
+            let Value::Table(below) = below else {
+                let rule = format!("{} is a value, not a section", self.path[..=depth].join("."));
+                return Err(fault(&self.source, &self.path.join("."), &rule));
+            };
+            at = below;
+        }
+        if self.raw.is_empty() {
+            at.remove(last);
+        } else {
+            let value = self.raw.parse().unwrap_or_else(|_| Value::String(self.raw.clone()));
+            at.insert(last.clone(), value);
+        }
+        Ok(())
+    }
+}
+
+fn fault(source: &str, key: &str, rule: &str) -> ConfigError {
+    ConfigError {
+        file: String::new(),
+        line: None,
+        key: key.to_owned(),
+        seen: String::new(),
+        rule: rule.to_owned(),
+        source: source.to_owned(),
+    }
+}
