@@ -18,6 +18,8 @@ pub mod lease;
 pub mod limits;
 pub mod model;
 pub mod placement;
+#[cfg(feature = "quic")]
+pub mod quic;
 pub mod random;
 pub mod role;
 pub mod wire;

@@ -1,0 +1,29 @@
+//! Sockets and TLS: certificates, endpoints, close codes and the framed control stream.
+//!
+//! The impure room of this crate (a socket, a clock, a runtime), behind the feature `quic`.
+//! Certificates → [`certs`]; an endpoint and its connections → [`endpoint`]; what went wrong, in one
+//! plain line on both ends → [`error`]; control messages → [`control`].
+//!
+//! There is no unencrypted and no one-sided mode: both ends show a certificate of the same private
+//! authority, and the role in it is checked inside the handshake.
+
+pub mod certs;
+pub mod close;
+pub mod control;
+pub mod endpoint;
+pub mod error;
+mod socket;
+mod tls;
+
+pub use certs::{Authority, CertError, Credentials, Identity};
+pub use close::{CloseCode, close};
+pub use control::{ControlReceiver, ControlSender, accept_control, accept_hello, open_control};
+pub use endpoint::{
+    TransportSettings, accept, client_endpoint, connect, handshake, peer_address, peer_role,
+    server_endpoint,
+};
+pub use error::{QuicError, describe_close, describe_close_from};
+pub use quinn::{Connection, Endpoint};
+
+#[cfg(test)]
+mod tests;
