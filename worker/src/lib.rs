@@ -1,3 +1,5 @@
 //! stub
 
+pub mod core;
+pub mod data;
 pub mod train;
