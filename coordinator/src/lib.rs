@@ -1,1 +1,3 @@
-//! stub
+//! Membership, the job, data leases: what decides who works on what. Never on the gradient's road.
+
+pub mod core;
