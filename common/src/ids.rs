@@ -12,13 +12,6 @@ macro_rules! id {
         )]
         pub struct $name(pub $inner);
 
-        impl $name {
-            /// The position in a `Vec` that has one entry per identifier.
-            pub const fn index(self) -> usize {
-                self.0 as usize
-            }
-        }
-
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, concat!($label, " {}"), self.0)
@@ -26,6 +19,20 @@ macro_rules! id {
         }
     };
 }
+
+/// Gives the types whose numbers are positions in a `Vec` their index.
+macro_rules! index {
+    ($($name:ident),*) => {
+        $(impl $name {
+            /// The position in a `Vec` that has one entry per identifier.
+            pub const fn index(self) -> usize {
+                self.0 as usize
+            }
+        })*
+    };
+}
+
+index!(SeatId, ServerId, ShardId, TensorId, BlockId);
 
 id!(
     /// A worker's slot, `0..workers`.
