@@ -2,7 +2,7 @@
 //! `--set section.key=value` for one run. Both are read as TOML and, where that fails, as text, so
 //! that words need no quotes. An empty value takes the key out of the file.
 
-use super::ConfigError;
+use super::ConfigErrors;
 use super::reader::shown;
 use toml::{Table, Value};
 
@@ -38,15 +38,15 @@ pub fn process_environment() -> Vec<(String, String)> {
 ///
 /// # Errors
 /// There is no `=`, a name of the path is empty, or the path leads through a value.
-pub fn apply_set(table: &mut Table, set: &str) -> Result<(), ConfigError> {
+pub fn apply_set(table: &mut Table, set: &str) -> Result<(), ConfigErrors> {
     Override::from_set(set)?.apply(table)
 }
 
 impl Override {
     /// Reads the argument of one `--set`.
-    pub(super) fn from_set(set: &str) -> Result<Self, ConfigError> {
+    pub(super) fn from_set(set: &str) -> Result<Self, ConfigErrors> {
         let source = format!("--set {}", shown(set));
-        let refuse = |rule: &str| fault(&source, "", rule);
+        let refuse = |rule: &str| ConfigErrors::of_override(&source, "", rule);
         let Some((path, raw)) = set.split_once('=') else {
             return Err(refuse("write --set key=value or --set section.key=value"));
         };
@@ -56,7 +56,7 @@ impl Override {
     /// Reads the variables that are ours and leaves the others alone.
     pub(super) fn from_environment(
         variables: impl IntoIterator<Item = (String, String)>,
-    ) -> Vec<Result<Self, ConfigError>> {
+    ) -> Vec<Result<Self, ConfigErrors>> {
         variables
             .into_iter()
             .filter_map(|(name, raw)| {
@@ -67,23 +67,23 @@ impl Override {
             .collect()
     }
 
-    fn new(path: Vec<String>, raw: &str, source: String) -> Result<Self, ConfigError> {
+    fn new(path: Vec<String>, raw: &str, source: String) -> Result<Self, ConfigErrors> {
         if path.iter().any(String::is_empty) || path.len() > PATH_NAMES_MAX {
             let rule = format!("a path has 1 to {PATH_NAMES_MAX} names, none of them empty");
-            return Err(fault(&source, &path.join("."), &rule));
+            return Err(ConfigErrors::of_override(&source, &path.join("."), &rule));
         }
         Ok(Self { path, raw: raw.trim().to_owned(), source })
     }
 
     /// Puts the value where the path leads, making sections on the way.
-    pub(super) fn apply(&self, table: &mut Table) -> Result<(), ConfigError> {
+    pub(super) fn apply(&self, table: &mut Table) -> Result<(), ConfigErrors> {
         let (last, sections) = self.path.split_last().expect("`new` refuses an empty path");
         let mut at = table;
         for (depth, name) in sections.iter().enumerate() {
             let below = at.entry(name.clone()).or_insert_with(|| Value::Table(Table::new()));
             let Value::Table(below) = below else {
                 let rule = format!("{} is a value, not a section", self.path[..=depth].join("."));
-                return Err(fault(&self.source, &self.path.join("."), &rule));
+                return Err(ConfigErrors::of_override(&self.source, &self.path.join("."), &rule));
             };
             at = below;
         }
@@ -94,16 +94,5 @@ impl Override {
             at.insert(last.clone(), value);
         }
         Ok(())
-    }
-}
-
-fn fault(source: &str, key: &str, rule: &str) -> ConfigError {
-    ConfigError {
-        file: String::new(),
-        line: None,
-        key: key.to_owned(),
-        seen: String::new(),
-        rule: rule.to_owned(),
-        source: source.to_owned(),
     }
 }

@@ -71,9 +71,26 @@ impl ConfigErrors {
         }])
     }
 
+    /// The one fault of an override that has no place in any file.
+    pub(crate) fn of_override(source: &str, key: &str, rule: &str) -> Self {
+        Self(vec![ConfigError {
+            file: "overrides".to_owned(),
+            line: None,
+            key: key.to_owned(),
+            seen: String::new(),
+            rule: rule.to_owned(),
+            source: source.to_owned(),
+        }])
+    }
+
     /// Gives the first fault its line.
     pub(crate) fn set_line(&mut self, line: Option<usize>) {
         self.0[0].line = line;
+    }
+
+    /// The faults, as faults of `file`.
+    pub(crate) fn into_faults_of(self, file: &str) -> impl Iterator<Item = ConfigError> {
+        self.0.into_iter().map(move |fault| ConfigError { file: file.to_owned(), ..fault })
     }
 
     /// The faults, at least one.

@@ -3,8 +3,9 @@
 use super::ConfigErrors;
 use super::environment::Override;
 use super::job_table::{CLIP, DATA, EVALUATE, JOB, MODEL, OPTIMIZER, SCHEDULE, WIRE};
-use super::reader::{Document, Values, read_file};
+use super::reader::{Document, read_file};
 use super::table::one_of;
+use super::values::Values;
 use crate::job::{
     Clip, DataFormat, DataSource, DataSpec, Evaluate, Job, Length, Mode, OptimizerSpec, Reduce,
     Schedule, ScheduleShape, Wire,

@@ -5,8 +5,8 @@
 //! the rule. Unknown keys are refused, because a typo in `staleness` would silently be a different
 //! experiment.
 //!
-//! Read in this order: `table` (what a key is) → `job_table`, `node_table` (all keys) → `reader`
-//! (text and tables to checked values) → `environment` (values from outside the file) → `job`,
+//! Read in this order: `table` (what a key is) → `job_table`, `node_table` (all keys) → `reader`,
+//! `values` (text and tables to checked values) → `environment` (values from outside the file) → `job`,
 //! `node` (checked values to types, and the rules between keys).
 
 mod environment;
@@ -19,6 +19,7 @@ mod reader;
 mod table;
 #[cfg(test)]
 mod tests;
+mod values;
 
 pub use environment::{ENVIRONMENT_PREFIX, apply_set, process_environment};
 pub use errors::{ConfigError, ConfigErrors};

@@ -3,7 +3,8 @@
 use super::ConfigErrors;
 use super::environment::Override;
 use super::node_table::{CERTIFICATES, COORDINATOR, LOG, SERVER, WORKER};
-use super::reader::{Document, Values, read_file};
+use super::reader::{Document, read_file};
+use super::values::Values;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};

@@ -162,7 +162,7 @@ pub(super) struct Section {
     /// The kind when none is written.
     pub(super) kind_fallback: Option<&'static str>,
     /// Sections below it; only the file has them.
-    pub(super) sections: &'static [&'static Section],
+    pub(super) sections: &'static [&'static Self],
 }
 
 /// One kind of a section and the keys that only it has.
