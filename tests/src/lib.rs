@@ -1,1 +1,5 @@
-//! Shared helpers of the whole-system tests.
+//! Shared helpers of the whole-system tests: clusters of real programs, waiting with a deadline.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc)]
+
+pub mod clock;
+pub mod cluster;
