@@ -84,6 +84,20 @@ impl<M: Serialize> ControlSender<M> {
     pub fn finish(&mut self) {
         drop(self.stream.finish());
     }
+
+    /// As [`ControlSender::finish`], and waits until the peer's machine has everything: closing the
+    /// connection sooner would take the last messages back.
+    ///
+    /// # Errors
+    /// [`QuicError::Stuck`] when that takes longer than `deadline`.
+    pub async fn deliver(&mut self, deadline: Duration) -> Result<(), QuicError> {
+        self.finish();
+        // A stream the peer stopped or lost needs nothing more.
+        timeout(deadline, self.stream.stopped()).await.map(drop).map_err(|_| QuicError::Stuck {
+            who: self.who.clone(),
+            seconds: deadline.as_secs_f32(),
+        })
+    }
 }
 
 /// Receives messages of type `M`.

@@ -4,11 +4,11 @@
 //! below the socket's buffer removes loss on a busy receiver, and a batch of segments above one UDP
 //! payload would never leave the machine.
 
-use super::certs::{Credentials, role_of};
 use super::close::{CloseCode, REASON_BYTES_MAX, close, printable};
+use super::credentials::{Credentials, role_of};
 use super::error::{QuicError, describe};
 use super::socket::{ClampedSocket, bind};
-use super::tls::{self, FALLBACK, VERSION};
+use super::tls::{self, FALLBACK, PROTOCOLS, VERSION};
 use crate::blame::Blame;
 use crate::limits::{CONNECTIONS_MAX, FRAMES_IN_FLIGHT_MAX};
 use crate::role::Role;
@@ -184,7 +184,7 @@ pub fn server_endpoint(
     allowed: &'static [Role],
     settings: &TransportSettings,
 ) -> Result<Endpoint, QuicError> {
-    endpoint(listen, credentials, Some(allowed), settings, VERSION)
+    endpoint(listen, credentials, Some(allowed), settings, PROTOCOLS)
 }
 
 /// An endpoint that only dials, from a port the system chooses, over IPv4 and (where the machine has
@@ -196,32 +196,24 @@ pub fn client_endpoint(
     credentials: &Credentials,
     settings: &TransportSettings,
 ) -> Result<Endpoint, QuicError> {
-    client_endpoint_speaking(credentials, settings, VERSION)
-}
-
-/// As [`client_endpoint`] for another protocol version.
-pub(super) fn client_endpoint_speaking(
-    credentials: &Credentials,
-    settings: &TransportSettings,
-    version: &str,
-) -> Result<Endpoint, QuicError> {
     let both = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-    endpoint(both, credentials, None, settings, version).or_else(|error| match error {
+    endpoint(both, credentials, None, settings, PROTOCOLS).or_else(|error| match error {
         // No IPv6 on this machine.
         QuicError::Bind { .. } => {
             let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-            endpoint(v4, credentials, None, settings, version)
+            endpoint(v4, credentials, None, settings, PROTOCOLS)
         }
         error => Err(error),
     })
 }
 
-fn endpoint(
+/// As [`server_endpoint`], or without `allowed` as [`client_endpoint`], speaking `protocols`.
+pub(super) fn endpoint(
     address: SocketAddr,
     credentials: &Credentials,
     allowed: Option<&'static [Role]>,
     settings: &TransportSettings,
-    version: &str,
+    protocols: &[&str],
 ) -> Result<Endpoint, QuicError> {
     let setup = |error: &dyn std::fmt::Display| QuicError::Setup(error.to_string());
     settings.check()?;
@@ -234,7 +226,7 @@ fn endpoint(
     let server = match allowed {
         None => None,
         Some(allowed) => {
-            let mut server = tls::server(credentials, allowed, version)?;
+            let mut server = tls::server(credentials, allowed, protocols)?;
             server
                 .transport_config(Arc::clone(&transport))
                 .max_incoming(INCOMING_MAX)
@@ -243,7 +235,7 @@ fn endpoint(
             Some(server)
         }
     };
-    let mut client = tls::client(credentials, version)?;
+    let mut client = tls::client(credentials, protocols)?;
     client.transport_config(transport);
     let socket = ClampedSocket::wrap(bound.socket, settings.mtu).map_err(|error| setup(&error))?;
     let mut endpoint =
@@ -259,21 +251,27 @@ fn endpoint(
 /// Cancellation-safe. Give the result to [`handshake`] in a task of its own: a slow caller must not
 /// hold up the next.
 pub async fn accept(endpoint: &Endpoint) -> Option<Incoming> {
+    accept_up_to(endpoint, CONNECTIONS_MAX, CONNECTIONS_UNPROVEN_MAX).await
+}
+
+/// As [`accept`] with other bounds.
+pub(super) async fn accept_up_to(
+    endpoint: &Endpoint,
+    connections_max: usize,
+    unproven_max: usize,
+) -> Option<Incoming> {
     loop {
         let incoming = endpoint.accept().await?;
-        match endpoint.open_connections() {
-            CONNECTIONS_MAX.. => {
-                tracing::warn!(
-                    peer = %canonical(incoming.remote_address()),
-                    "caller refused: there are {CONNECTIONS_MAX} connections"
-                );
-                incoming.refuse();
-            }
-            CONNECTIONS_UNPROVEN_MAX.. if !incoming.remote_address_validated() => {
-                // It fails only for proven addresses, which the guard excludes.
-                drop(incoming.retry());
-            }
-            _ => return Some(incoming),
+        let open = endpoint.open_connections();
+        if open >= connections_max {
+            let peer = canonical(incoming.remote_address());
+            tracing::warn!(%peer, "caller refused: there are {open} connections already");
+            incoming.refuse();
+        } else if open >= unproven_max && !incoming.remote_address_validated() {
+            // It fails only for proven addresses, which the condition excludes.
+            drop(incoming.retry());
+        } else {
+            return Some(incoming);
         }
     }
 }

@@ -14,7 +14,7 @@ use std::io;
 use std::net::SocketAddr;
 
 /// Marks our own text inside the words of the TLS library.
-pub(super) const ROLE_MARK: &str = "role refused: ";
+pub(super) const MARK: &str = "slackline: ";
 
 const ALERT_BAD_CERTIFICATE: u8 = 42;
 const ALERT_UNSUPPORTED_CERTIFICATE: u8 = 43;
@@ -31,12 +31,10 @@ const ALERT_NO_APPLICATION_PROTOCOL: u8 = 120;
 pub enum Refusal {
     /// It is signed by another authority.
     Authority,
-    /// It is too old or too young; the text has the dates, when they are known.
-    Validity(String),
-    /// Its role is not admitted; the text says what was seen and what is admitted.
-    Role(String),
     /// There was none.
     Absent,
+    /// Its role or its dates do not fit: what was seen and the rule, in our words.
+    Told(String),
     /// Anything else the TLS library found.
     Other(String),
 }
@@ -47,11 +45,8 @@ impl fmt::Display for Refusal {
             Self::Authority => f.write_str(
                 "it is not signed by the same CA; both ends need certificates of one `slackline certs`",
             ),
-            Self::Validity(detail) => {
-                write!(f, "it has expired or is not valid yet ({detail}); renew it, check both clocks")
-            }
-            Self::Role(detail) | Self::Other(detail) => f.write_str(detail),
             Self::Absent => f.write_str("none was shown"),
+            Self::Told(detail) | Self::Other(detail) => f.write_str(detail),
         }
     }
 }
@@ -346,18 +341,17 @@ fn alert_of(code: TransportErrorCode) -> Option<u8> {
 
 /// What an alert means for the certificate of the end that receives it.
 fn refusal(alert: u8, text: &str) -> Option<Refusal> {
-    if let Some((_, role)) = text.split_once(ROLE_MARK) {
-        let role = role.trim_end_matches(')');
-        return Some(Refusal::Role(format!("{ROLE_MARK}{role}")));
+    if let Some((_, told)) = text.split_once(MARK) {
+        return Some(Refusal::Told(told.trim_end_matches(')').to_owned()));
     }
     let text = text.strip_prefix("invalid peer certificate: ").unwrap_or(text).to_owned();
     Some(match alert {
         // An authority of the same name with another key shows as a bad signature.
         ALERT_UNKNOWN_CA | ALERT_DECRYPT_ERROR => Refusal::Authority,
-        ALERT_CERTIFICATE_EXPIRED => Refusal::Validity(text),
         ALERT_CERTIFICATE_REQUIRED => Refusal::Absent,
         ALERT_BAD_CERTIFICATE
         | ALERT_UNSUPPORTED_CERTIFICATE
+        | ALERT_CERTIFICATE_EXPIRED
         | ALERT_CERTIFICATE_UNKNOWN
         | ALERT_ACCESS_DENIED => Refusal::Other(text),
         _ => return None,

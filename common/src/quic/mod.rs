@@ -10,14 +10,16 @@
 pub mod certs;
 pub mod close;
 pub mod control;
+pub mod credentials;
 pub mod endpoint;
 pub mod error;
 mod socket;
 mod tls;
 
-pub use certs::{Authority, CertError, Credentials, Identity};
+pub use certs::{Authority, CertError, Identity};
 pub use close::{CloseCode, close};
 pub use control::{ControlReceiver, ControlSender, accept_control, accept_hello, open_control};
+pub use credentials::Credentials;
 pub use endpoint::{
     TransportSettings, accept, client_endpoint, connect, handshake, peer_address, peer_role,
     server_endpoint,

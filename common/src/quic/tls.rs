@@ -4,8 +4,8 @@
 //! all two ends have in common, they tell each other what they speak and part, so that both can
 //! print it.
 
-use super::certs::{Credentials, role_of};
-use super::error::{QuicError, ROLE_MARK};
+use super::credentials::{Credentials, date, role_of};
+use super::error::{MARK, QuicError};
 use crate::role::Role;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -23,11 +23,13 @@ use std::sync::Arc;
 pub(super) const VERSION: &str = "slackline/1";
 /// Spoken by every version, only to tell each other the versions.
 pub(super) const FALLBACK: &str = "slackline/version";
+/// What we offer, best first.
+pub(super) const PROTOCOLS: &[&str] = &[VERSION, FALLBACK];
 
 /// What an end that dials shows and demands.
 pub(super) fn client(
     credentials: &Credentials,
-    version: &str,
+    protocols: &[&str],
 ) -> Result<quinn::ClientConfig, QuicError> {
     let setup = |error: Error| QuicError::Setup(error.to_string());
     let provider = Arc::clone(&credentials.provider);
@@ -41,7 +43,7 @@ pub(super) fn client(
         .dangerous() // only stricter: the standard verifier decides first
         .with_custom_certificate_verifier(Arc::new(ServerIs(verifier)))
         .with_client_cert_resolver(Arc::clone(&credentials.identity) as _);
-    config.alpn_protocols = vec![version.into(), FALLBACK.into()];
+    config.alpn_protocols = protocols.iter().map(|&protocol| protocol.into()).collect();
     // Every connection shows its certificate anew: a ticket would outlive an expired one.
     config.resumption = Resumption::disabled();
     let crypto =
@@ -53,7 +55,7 @@ pub(super) fn client(
 pub(super) fn server(
     credentials: &Credentials,
     allowed: &'static [Role],
-    version: &str,
+    protocols: &[&str],
 ) -> Result<quinn::ServerConfig, QuicError> {
     let provider = Arc::clone(&credentials.provider);
     let roots = Arc::clone(&credentials.roots);
@@ -65,7 +67,7 @@ pub(super) fn server(
         .map_err(|error| QuicError::Setup(error.to_string()))?
         .with_client_cert_verifier(Arc::new(ClientIsOneOf { inner, allowed }))
         .with_cert_resolver(Arc::clone(&credentials.identity) as _);
-    config.alpn_protocols = vec![version.into(), FALLBACK.into()];
+    config.alpn_protocols = protocols.iter().map(|&protocol| protocol.into()).collect();
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     let crypto =
@@ -73,35 +75,51 @@ pub(super) fn server(
     Ok(quinn::ServerConfig::with_crypto(Arc::new(crypto)))
 }
 
-/// A role that is not admitted. The TLS library prints the `Debug` form, so that is the sentence.
-struct RoleRefused {
-    seen: Option<Role>,
-    admitted: String,
-}
+/// A refusal in our own words. The TLS library prints the `Debug` form, so that is the sentence.
+struct Told(String);
 
-impl RoleRefused {
-    fn error(seen: Option<Role>, admitted: String) -> Error {
-        let why = Self { seen, admitted };
-        Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(why))))
+impl Told {
+    fn error(words: String) -> Error {
+        Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(Self(words)))))
+    }
+
+    fn role(seen: Option<Role>, admitted: &str) -> Error {
+        let seen = seen.map_or("no role of slackline", Role::as_str);
+        Self::error(format!("its role is {seen}, admitted is {admitted}"))
+    }
+
+    /// Puts a refusal because of dates into words; any other stays as it is.
+    fn dates(error: Error) -> Error {
+        use CertificateError::{ExpiredContext, NotValidYetContext};
+        match error {
+            Error::InvalidCertificate(ExpiredContext { not_after, .. }) => {
+                let on = date(not_after);
+                Self::error(format!("it expired on {on}; renew it with `slackline certs`"))
+            }
+            Error::InvalidCertificate(NotValidYetContext { not_before, .. }) => {
+                let from = date(not_before);
+                Self::error(format!("it is valid only from {from}; check the clocks of both ends"))
+            }
+            error => error,
+        }
     }
 }
 
-impl fmt::Display for RoleRefused {
+impl fmt::Display for Told {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seen = self.seen.map_or("no role of slackline", Role::as_str);
-        write!(f, "{ROLE_MARK}it says {seen}, admitted is {}", self.admitted)
+        write!(f, "{MARK}{}", self.0)
     }
 }
 
-impl fmt::Debug for RoleRefused {
+impl fmt::Debug for Told {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-impl std::error::Error for RoleRefused {}
+impl std::error::Error for Told {}
 
-/// The standard check of a listener's certificate; a wrong role is told in our words.
+/// The standard check of a listener's certificate; a wrong role or date is told in our words.
 #[derive(Debug)]
 struct ServerIs(Arc<WebPkiServerVerifier>);
 
@@ -118,10 +136,10 @@ impl ServerCertVerifier for ServerIs {
         self.0.verify_server_cert(end_entity, intermediates, name, ocsp, now).map_err(|error| {
             let Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }) = error
             else {
-                return error;
+                return Told::dates(error);
             };
             let expected = Role::from_dns_name(&name.to_str()).map_or("another", Role::as_str);
-            RoleRefused::error(role_of(end_entity), expected.to_owned())
+            Told::role(role_of(end_entity), expected)
         })
     }
 
@@ -148,7 +166,7 @@ impl ServerCertVerifier for ServerIs {
     }
 }
 
-/// The standard check of a caller's certificate, and its role.
+/// The standard check of a caller's certificate, then of its role; dates are told in our words.
 #[derive(Debug)]
 struct ClientIsOneOf {
     inner: Arc<dyn ClientCertVerifier>,
@@ -166,13 +184,14 @@ impl ClientCertVerifier for ClientIsOneOf {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
+        let verified =
+            self.inner.verify_client_cert(end_entity, intermediates, now).map_err(Told::dates)?;
         let seen = role_of(end_entity);
         if seen.is_some_and(|role| self.allowed.contains(&role)) {
             return Ok(verified);
         }
         let admitted: Vec<&str> = self.allowed.iter().map(|role| role.as_str()).collect();
-        Err(RoleRefused::error(seen, admitted.join(" or ")))
+        Err(Told::role(seen, &admitted.join(" or ")))
     }
 
     fn verify_tls12_signature(
