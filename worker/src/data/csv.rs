@@ -150,7 +150,7 @@ mod tests {
         check("1,2,nan\n", &["\"nan\" is not a whole number"]);
         check("1,2,0\n\n1,2,3\n", &["row 2 of", "label 3", "classes 0 to 2"]);
         check("1,2,-1\n", &["label -1"]);
-        check("1,2,0\n1,0\n", &["line 2 of", "has 2 fields", "had 3"]);
+        check("1,2,0\n1,0\n", &["line 2 of", "has 2 fields", "3 are needed"]);
         check("1,2,3,0\n", &["shape [3]", "takes [2]"]);
         check("0\n", &["shape [0]"]);
         check("", &["no samples"]);

@@ -111,7 +111,9 @@ pub enum DataError {
         want: Vec<u64>,
     },
     /// A line with another number of fields than the first one.
-    #[error("line {line} of {file} has {got} fields, the first had {want}; all lines must agree")]
+    #[error(
+        "line {line} of {file} has {got} fields; {want} are needed, as in the first line and at least 2"
+    )]
     Fields {
         /// Path of the file.
         file: String,

@@ -10,6 +10,9 @@ use super::source::DataFile;
 use super::table::{Expect, Table, Values};
 use slackline_common::job::DataSpec;
 
+/// Largest index: one past the largest position that [`Values::Sparse`] keeps.
+const INDEX_MAX: u64 = 1 << 32;
+
 /// Entries of all samples so far.
 #[derive(Default)]
 struct Entries {
@@ -78,7 +81,7 @@ fn read_line<'a>(
         label => label,
     };
     entries.labels.push(expect.label(file, row, label)?);
-    let largest = expect.inputs().unwrap_or(u64::from(u32::MAX)).min(u64::from(u32::MAX));
+    let largest = expect.inputs().unwrap_or(INDEX_MAX).min(INDEX_MAX);
     let mut previous = 0;
     for pair in pairs {
         let mut halves = pair.splitn(2, |byte| *byte == b':');

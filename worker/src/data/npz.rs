@@ -65,15 +65,15 @@ pub(super) fn read(
         for (label, row) in classes(&name, &y)?.into_iter().zip(1..) {
             labels.push(expect.label(&name, row, label)?);
         }
-        let values = numbers(&name, &x, *samples)?;
+        let (kind, sample, samples) = (x.kind, sample.to_vec(), *samples);
+        let values = numbers(&name, &kind, x.bytes, samples)?;
         match &mut all {
-            None => all = Some((values, sample.to_vec())),
+            None => all = Some((values, sample)),
             Some((before, want)) => {
-                if sample != want {
-                    let (got, want) = (sample.to_vec(), want.clone());
-                    return Err(DataError::Shape { file: name, got, want });
+                if sample != *want {
+                    return Err(DataError::Shape { file: name, got: sample, want: want.clone() });
                 }
-                append(before, values, &name, &x)?;
+                append(before, values, &name, kind)?;
             }
         }
     }
@@ -206,10 +206,9 @@ fn parse_header(
 }
 
 /// The inputs, kept as bytes where they are bytes.
-fn numbers(file: &str, x: &Array, samples: u64) -> Result<Values, DataError> {
-    let bytes = &x.bytes;
-    let floats: Vec<f32> = match x.kind.as_str() {
-        "u1" => return Ok(Values::Bytes(bytes.clone())),
+fn numbers(file: &str, kind: &str, bytes: Vec<u8>, samples: u64) -> Result<Values, DataError> {
+    let floats: Vec<f32> = match kind {
+        "u1" => return Ok(Values::Bytes(bytes)),
         "f4" => bytes.as_chunks().0.iter().map(|value| f32::from_le_bytes(*value)).collect(),
         _ => bytes.as_chunks().0.iter().map(|value| narrow(f64::from_le_bytes(*value))).collect(),
     };
@@ -258,7 +257,7 @@ fn classes(file: &str, y: &Array) -> Result<Vec<i64>, DataError> {
 }
 
 /// Puts the inputs of a later file behind those of the earlier ones.
-fn append(before: &mut Values, more: Values, file: &str, x: &Array) -> Result<(), DataError> {
+fn append(before: &mut Values, more: Values, file: &str, kind: String) -> Result<(), DataError> {
     match (before, more) {
         (Values::Bytes(before), Values::Bytes(more)) => before.extend(more),
         (Values::Floats(before), Values::Floats(more)) => before.extend(more),
@@ -266,7 +265,7 @@ fn append(before: &mut Values, more: Values, file: &str, x: &Array) -> Result<()
             return Err(DataError::ArrayType {
                 file: file.to_owned(),
                 name: "x",
-                got: x.kind.clone(),
+                got: kind,
                 rule: "all files of one part must hold bytes, or all floating-point numbers",
             });
         }
@@ -320,9 +319,9 @@ mod tests {
 
     #[test]
     fn every_type_and_both_compressions_give_the_same_samples() {
-        let x = array![[1.0f32, 2.0], [3.0, 4.0], [5.0, 255.0]];
-        let (x64, x8) = (x.mapv(f64::from), x.mapv(|value| value as u8));
-        let y = array![2i64, 0, 1];
+        let x8 = array![[1u8, 2], [3, 4], [5, 255]];
+        let (x, x64) = (x8.mapv(f32::from), x8.mapv(f64::from));
+        let y = array![2u8, 0, 1];
         let check = |file: Vec<u8>| {
             let data = open_files(&spec(FORMAT), &softmax(2, 3), &[("a.npz", &file)]).unwrap();
             assert_eq!(fill(&*data, &[2, 0]), (vec![5.0, 255.0, 1.0, 2.0], vec![1, 2]));
@@ -331,13 +330,13 @@ mod tests {
             check(npz(&x, &y, compressed));
             check(npz(&x64, &y, compressed));
             check(npz(&x8, &y, compressed));
-            check(npz(&x, &y.mapv(|v| v as i8), compressed));
-            check(npz(&x, &y.mapv(|v| v as u8), compressed));
-            check(npz(&x, &y.mapv(|v| v as i16), compressed));
-            check(npz(&x, &y.mapv(|v| v as u16), compressed));
-            check(npz(&x, &y.mapv(|v| v as i32), compressed));
-            check(npz(&x, &y.mapv(|v| v as u32), compressed));
-            check(npz(&x, &y.mapv(|v| v as u64), compressed));
+            check(npz(&x, &array![2i8, 0, 1], compressed));
+            check(npz(&x, &y.mapv(i64::from), compressed));
+            check(npz(&x, &y.mapv(i16::from), compressed));
+            check(npz(&x, &y.mapv(u16::from), compressed));
+            check(npz(&x, &y.mapv(i32::from), compressed));
+            check(npz(&x, &y.mapv(u32::from), compressed));
+            check(npz(&x, &y.mapv(u64::from), compressed));
         }
     }
 

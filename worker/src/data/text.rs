@@ -91,7 +91,7 @@ mod tests {
             let (inputs, targets) = fill(&*data, &all);
             let n = samples * u64::from(context);
             assert!(targets.into_iter().map(u64::from).eq(101..101 + n));
-            assert!(inputs.into_iter().map(|token| token as u64).eq(100..100 + n));
+            assert!(inputs.into_iter().eq((100..100 + n).map(|byte| byte as f32)));
         }
     }
 
