@@ -1,5 +1,6 @@
 //! Checks a batch, runs a network forwards and backwards, and works out the loss between.
 
+use super::lenet::Lenet;
 use super::mlp::Mlp;
 use super::tensors::{Gradients, Parameters};
 use super::{Batch, Engine, Evaluation, Inputs, TrainError, blas, loss};
@@ -57,6 +58,7 @@ pub(super) fn engine(spec: &ModelSpec) -> Option<Box<dyn Engine>> {
             let names: Vec<String> = (1..widths.len()).map(|i| format!("fc{i}")).collect();
             Box::new(Mlp::new(&layout, &names))
         }
+        ModelSpec::Lenet { input, .. } => Box::new(Lenet::new(&layout, input.map(to_usize))),
         _ => return None,
     };
     blas::use_one_thread();
@@ -70,6 +72,10 @@ pub(super) fn engine(spec: &ModelSpec) -> Option<Box<dyn Engine>> {
         scores: Vec::new(),
         buffer: Vec::new(),
     }))
+}
+
+const fn to_usize(size: u32) -> usize {
+    size as usize
 }
 
 impl Cpu {

@@ -11,13 +11,20 @@
 
 mod activation;
 mod blas;
+mod conv;
 mod cpu;
 mod dense;
 #[cfg(test)]
 mod differences;
+mod image;
+mod lenet;
 mod loss;
 mod mlp;
+mod pool;
 mod tensors;
+#[cfg(test)]
+mod tests;
+mod tile;
 
 use slackline_common::ids::TensorId;
 use slackline_common::layout::Layout;
