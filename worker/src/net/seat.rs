@@ -1,0 +1,276 @@
+//! A seat at work: pushes its steps to all shards and pulls parameters back, step by step. The one
+//! implementation behind the raw client and the training worker.
+
+use crate::core::bundle::{Bundler, Head, Sender};
+use crate::core::pipeline::{Destination, Norms, decode};
+use crate::core::plan::{Group, Plan};
+use crate::net::servers::{Pull, Servers};
+use crate::net::{NetError, Patience};
+use quinn::Endpoint;
+use slackline_common::ids::{Incarnation, SeatId, ShardId, Step, TensorId, Version};
+use slackline_common::job::Job;
+use slackline_common::limits::FRAMES_IN_FLIGHT_MAX;
+use slackline_common::wire::control::{DataHello, Hello, NO_SEAT, StartWorker};
+use slackline_common::wire::frame::{Reply, ReplyKind, RequestKind};
+use slackline_common::wire::pool::BufferPool;
+use std::sync::Arc;
+
+/// After a part of so many bytes the sender lets the network run: on a runtime with one thread,
+/// encoding would otherwise hold back what is encoded.
+const YIELD_BYTES: usize = 128 << 10;
+
+/// A seat with connections to all servers.
+#[derive(Debug)]
+pub struct Seat {
+    plan: Arc<Plan>,
+    servers: Servers,
+    sender: Sender,
+    bodies: BufferPool,
+    clock: Step,
+    versions: Vec<Version>,
+    /// Present when the job clips.
+    norms: Option<Norms>,
+}
+
+impl Seat {
+    /// Connects to every server that `start` names.
+    ///
+    /// # Errors
+    /// As [`Servers::connect`]; [`NetError::Unexpected`] when `start` names no server or shard.
+    pub async fn connect(
+        endpoint: &Endpoint,
+        job: &Job,
+        start: StartWorker,
+        sender: Sender,
+        hello: Hello,
+        patience: Patience,
+    ) -> Result<Self, NetError> {
+        let servers = u16::try_from(start.servers.len()).unwrap_or(0);
+        if servers == 0 || start.shards == 0 {
+            let who = "the coordinator".to_owned();
+            let what = format!(
+                "names {} servers and {} shards; at least one of each is needed",
+                start.servers.len(),
+                start.shards
+            );
+            return Err(NetError::Unexpected { who, what });
+        }
+        let hello = DataHello {
+            hello,
+            seat: sender.seat,
+            incarnation: sender.incarnation,
+            term: start.term,
+            layout: start.layout.fingerprint(),
+            job: job.hash(),
+        };
+        let plan = Arc::new(Plan::new(start.layout, start.shards, servers, job.wire));
+        let servers = Servers::connect(endpoint, &start.servers, hello, patience).await?;
+        Ok(Self {
+            norms: job.clip.is_on().then(|| Norms::new(&plan)),
+            versions: vec![Version::default(); plan.shard_count()],
+            bodies: BufferPool::new(FRAMES_IN_FLIGHT_MAX * start.servers.len()),
+            plan,
+            servers,
+            sender,
+            clock: Step(0),
+        })
+    }
+
+    /// What lives where.
+    pub const fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// The connections.
+    pub const fn servers(&self) -> &Servers {
+        &self.servers
+    }
+
+    /// Steps pushed: the number of the next one.
+    pub const fn clock(&self) -> Step {
+        self.clock
+    }
+
+    /// The oldest version among the shards' last answers.
+    pub fn version(&self) -> Version {
+        self.versions.iter().copied().min().unwrap_or_default()
+    }
+
+    /// Begins the push of the next step, with `tensors` in it.
+    ///
+    /// # Errors
+    /// The failure of an earlier push, told once: nothing of this step has been sent then.
+    pub fn begin(&self, tensors: &[TensorId], samples: u32) -> Result<Bundler, NetError> {
+        self.servers.check()?;
+        let norms = self.norms.as_ref().map(|norms| norms.per_tensor(&self.plan));
+        let head = Head {
+            sender: self.sender,
+            step: self.clock,
+            samples,
+            versions: self.versions.clone(),
+            norms: norms.unwrap_or_default(),
+        };
+        Ok(Bundler::push(&self.plan, &self.bodies, head, tensors))
+    }
+
+    /// Encodes a tensor's gradient and sends every part that it completes.
+    ///
+    /// # Errors
+    /// As [`Servers::send`].
+    pub async fn push_tensor(
+        &self,
+        bundler: &mut Bundler,
+        tensor: TensorId,
+        values: &[f32],
+    ) -> Result<(), NetError> {
+        for block in self.plan.layout().blocks_of(tensor) {
+            bundler.handle_block(block, &values[block.range_in_tensor()]);
+            self.send_ready(bundler).await?;
+        }
+        Ok(())
+    }
+
+    async fn send_ready(&self, bundler: &mut Bundler) -> Result<(), NetError> {
+        while let Some(part) = bundler.poll_part() {
+            let bytes = part.body.len();
+            self.servers.send(part).await?;
+            if bytes >= YIELD_BYTES {
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the step that `bundler` holds: the clock moves.
+    ///
+    /// # Errors
+    /// As [`Servers::send`].
+    ///
+    /// # Panics
+    /// When an announced tensor has not been pushed.
+    pub async fn end(&mut self, mut bundler: Bundler) -> Result<(), NetError> {
+        self.send_ready(&mut bundler).await?;
+        assert!(bundler.is_done(), "a step ends with every announced tensor in it");
+        self.clock = self.clock.next();
+        Ok(())
+    }
+
+    /// Pushes a step without content, to keep the clocks moving.
+    ///
+    /// # Errors
+    /// As [`Servers::send`].
+    pub async fn push_nothing(&mut self) -> Result<(), NetError> {
+        let bundler = self.begin(&[], 0)?;
+        self.end(bundler).await
+    }
+
+    /// Stages first values of every tensor and waits until all shards have them.
+    ///
+    /// # Errors
+    /// As [`Servers::flush`].
+    pub async fn stage<'a>(&self, values: impl Fn(TensorId) -> &'a [f32]) -> Result<(), NetError> {
+        let tensors: Vec<_> = self.tensors().collect();
+        let mut bundler = Bundler::init(&self.plan, &self.bodies, self.sender, &tensors);
+        for tensor in tensors {
+            self.push_tensor(&mut bundler, tensor, values(tensor)).await?;
+        }
+        self.servers.flush().await
+    }
+
+    /// Every tensor, in order.
+    pub fn tensors(&self) -> impl Iterator<Item = TensorId> + use<> {
+        let tensors = self.plan.layout().tensors().len();
+        (0..u32::try_from(tensors).expect("at most TENSORS_MAX")).map(TensorId)
+    }
+
+    /// Asks for `groups` as this seat may see them at its next step.
+    pub fn request(&self, groups: &[Group]) -> Pull {
+        self.request_as(self.sender, groups)
+    }
+
+    /// Asks for `groups` as they are now, whatever the mode: for tests of the model.
+    pub fn request_unbound(&self, groups: &[Group]) -> Pull {
+        self.request_as(Sender { seat: NO_SEAT, incarnation: Incarnation(0) }, groups)
+    }
+
+    fn request_as(&self, sender: Sender, groups: &[Group]) -> Pull {
+        let requests = groups.iter().map(|group| {
+            let mut request = sender.request(RequestKind::Pull, group.shard, self.clock);
+            request.version = self.versions[group.shard.index()];
+            request.blocks.clone_from(&group.blocks);
+            (request, group.bytes)
+        });
+        self.servers.pull(requests.collect())
+    }
+
+    /// Waits for the replies to `groups` and decodes each into `out` as it comes.
+    ///
+    /// # Errors
+    /// The first failure; what came before it stays in `out`.
+    pub async fn receive(
+        &mut self,
+        groups: &[Group],
+        mut pull: Pull,
+        out: &mut (impl Destination + ?Sized),
+    ) -> Result<(), NetError> {
+        let mut oldest: Vec<Option<Version>> = vec![None; self.versions.len()];
+        while let Some((position, reply)) = pull.next().await {
+            let (group, reply) = (&groups[position], reply?);
+            self.take(group, &reply, out)?;
+            let oldest = &mut oldest[group.shard.index()];
+            *oldest = Some(oldest.map_or(reply.version, |version| version.min(reply.version)));
+        }
+        for (version, seen) in self.versions.iter_mut().zip(oldest) {
+            *version = seen.unwrap_or(*version);
+        }
+        Ok(())
+    }
+
+    fn take(
+        &mut self,
+        group: &Group,
+        reply: &Reply,
+        out: &mut (impl Destination + ?Sized),
+    ) -> Result<(), NetError> {
+        let who = || self.servers.name(self.plan.server_of(group.shard));
+        if reply.kind != ReplyKind::Parameters {
+            let what = "answered a pull without parameters".to_owned();
+            return Err(NetError::Unexpected { who: who(), what });
+        }
+        decode(&self.plan, &group.blocks, reply, out)
+            .map_err(|why| NetError::Reply { who: who(), why })?;
+        if let Some(norms) = &mut self.norms {
+            norms.handle_reply(reply);
+        }
+        Ok(())
+    }
+
+    /// Waits until every push is acknowledged.
+    ///
+    /// # Errors
+    /// As [`Servers::flush`].
+    pub async fn flush(&self) -> Result<(), NetError> {
+        self.servers.flush().await
+    }
+
+    /// Waits for the acknowledgements, then tells every shard that this seat pushes no more.
+    ///
+    /// # Errors
+    /// As [`Servers::flush`].
+    pub async fn leave(&self) -> Result<(), NetError> {
+        self.servers.flush().await?;
+        for shard in self.plan.shards() {
+            self.servers.send(self.farewell(shard)).await?;
+        }
+        self.servers.flush().await
+    }
+
+    fn farewell(&self, shard: ShardId) -> slackline_common::wire::frame::Request {
+        self.sender.request(RequestKind::Leave, shard, self.clock)
+    }
+
+    /// The seat this is.
+    pub const fn seat(&self) -> SeatId {
+        self.sender.seat
+    }
+}

@@ -1,0 +1,557 @@
+//! Connections to every server: a stream per request, a bounded number of them on their way, and a
+//! lost connection dialled again within the grace, with what it owed sent again.
+//!
+//! Sending again is safe: a shard knows each part by seat, incarnation, step and part, and
+//! acknowledges what it already has.
+
+use crate::core::session::{Overdue, Session, Ticket};
+use crate::net::{NetError, Patience};
+use quinn::{Connection, ConnectionError, Endpoint, ReadError, WriteError};
+use slackline_common::blame::Blame;
+use slackline_common::ids::ServerId;
+use slackline_common::limits::{FRAMES_IN_FLIGHT_MAX, HELLO_SECONDS_MAX};
+use slackline_common::placement::server_of;
+use slackline_common::quic::{self, CloseCode, QuicError, describe_close_from};
+use slackline_common::role::Role;
+use slackline_common::wire::control::{DataHello, DataWelcome, WorkerReport};
+use slackline_common::wire::frame::{Decoder, Reply, ReplyKind, Request, RequestKind};
+use slackline_common::wire::pool::BufferPool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+/// Between two attempts to reach a lost server.
+const REDIAL_PAUSE: Duration = Duration::from_millis(250);
+/// How often the book is searched for servers that owe something.
+const REPORT_EVERY: Duration = Duration::from_millis(500);
+/// Pulls are tiny and what comes back is waited for: they overtake pushes.
+const PULL_PRIORITY: i32 = 1;
+
+/// Connections to all servers of a job. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Servers {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    endpoint: Endpoint,
+    hello: DataHello,
+    patience: Patience,
+    links: Vec<Link>,
+    book: Mutex<Book>,
+    /// Rings when a frame was answered or given up.
+    answered: Notify,
+    closing: watch::Sender<bool>,
+    began: Instant,
+    replies: BufferPool,
+}
+
+#[derive(Debug)]
+struct Book {
+    session: Session,
+    /// The first failure of a frame that nobody waits for by name.
+    failure: Option<NetError>,
+}
+
+#[derive(Debug)]
+struct Link {
+    id: ServerId,
+    address: String,
+    permits: Arc<Semaphore>,
+    line: Mutex<Line>,
+    /// Held by whoever dials again.
+    redial: tokio::sync::Mutex<()>,
+}
+
+/// The connection that is in use.
+#[derive(Clone, Debug)]
+struct Line {
+    connection: Connection,
+    /// How many connections there were before it.
+    generation: u64,
+    /// UDP bytes of those.
+    earlier: (u64, u64),
+    /// Why it will never come back.
+    dead: Option<NetError>,
+}
+
+/// Requests whose replies are waited for by name.
+#[derive(Debug)]
+pub struct Pull {
+    replies: mpsc::Receiver<(usize, Result<Reply, NetError>)>,
+}
+
+impl Pull {
+    /// The next reply, in the order of arrival, with the position of its request; `None` after the
+    /// last. Dropping the pull gives up what is still missing.
+    pub async fn next(&mut self) -> Option<(usize, Result<Reply, NetError>)> {
+        self.replies.recv().await
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Guarded values are replaced whole or are counters: no panic leaves them half written.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Servers {
+    /// Connects to every server, each within the patience for servers.
+    ///
+    /// # Errors
+    /// [`NetError::TurnedAway`] when a server finds another layout, job, term or incarnation;
+    /// [`NetError::Missing`]; other refusals of [`NetError::Quic`].
+    pub async fn connect(
+        endpoint: &Endpoint,
+        addresses: &[String],
+        hello: DataHello,
+        patience: Patience,
+    ) -> Result<Self, NetError> {
+        let mut links = Vec::with_capacity(addresses.len());
+        let (closing, closed) = watch::channel(false);
+        for (id, address) in (0u16..).map(ServerId).zip(addresses) {
+            let dial = Dial { endpoint, id, address, hello: &hello, patience };
+            let connection = dial.until(closed.clone(), "first connection").await?;
+            let line = Line { connection, generation: 0, earlier: (0, 0), dead: None };
+            links.push(Link {
+                id,
+                address: address.clone(),
+                permits: Arc::new(Semaphore::new(FRAMES_IN_FLIGHT_MAX)),
+                line: Mutex::new(line),
+                redial: tokio::sync::Mutex::new(()),
+            });
+        }
+        let inner = Arc::new(Inner {
+            endpoint: endpoint.clone(),
+            hello,
+            patience,
+            book: Mutex::new(Book { session: Session::new(links.len()), failure: None }),
+            replies: BufferPool::new(FRAMES_IN_FLIGHT_MAX * links.len()),
+            links,
+            answered: Notify::new(),
+            closing,
+            began: Instant::now(),
+        });
+        tokio::spawn(report_overdue(Arc::downgrade(&inner)));
+        Ok(Self { inner })
+    }
+
+    /// Sends a push, first values or a leave: waits for a permit, not for the answer. What goes
+    /// wrong later is told by [`Servers::flush`] and [`Servers::check`].
+    ///
+    /// # Errors
+    /// [`NetError::Closed`].
+    pub async fn send(&self, request: Request) -> Result<(), NetError> {
+        let index = self.index(&request);
+        let permits = Arc::clone(&self.inner.links[index].permits);
+        let permit = permits.acquire_owned().await.map_err(|_| NetError::Closed)?;
+        let ticket = self.inner.enter(&request, 0);
+        let inner = Arc::clone(&self.inner);
+        tokio::spawn(async move {
+            let answer = inner.exchange(index, &request).await;
+            drop(permit);
+            inner.settle(index, ticket, answer);
+        });
+        Ok(())
+    }
+
+    /// Sends pulls, each with the most bytes its reply can have; their replies come from
+    /// [`Pull::next`].
+    pub fn pull(&self, requests: Vec<(Request, usize)>) -> Pull {
+        let (sender, replies) = mpsc::channel(FRAMES_IN_FLIGHT_MAX);
+        for (position, (request, reply_bytes)) in requests.into_iter().enumerate() {
+            let (inner, sender) = (Arc::clone(&self.inner), sender.clone());
+            let index = self.index(&request);
+            let ticket = inner.enter(&request, reply_bytes);
+            tokio::spawn(async move {
+                let asked = inner.ask(index, &request);
+                let answer = tokio::select! {
+                    biased;
+                    () = sender.closed() => None,
+                    answer = asked => Some(answer),
+                };
+                match &answer {
+                    Some(Ok(reply)) => lock(&inner.book).session.handle_reply(ticket, reply),
+                    _ => lock(&inner.book).session.handle_given_up(ticket),
+                }
+                if let Some(answer) = answer {
+                    // It fails only when nobody waits any more.
+                    drop(sender.send((position, answer)).await);
+                }
+            });
+        }
+        Pull { replies }
+    }
+
+    /// Waits until every frame of [`Servers::send`] is answered.
+    ///
+    /// # Errors
+    /// The first failure among them; the others are then answered or given up all the same.
+    pub async fn flush(&self) -> Result<(), NetError> {
+        loop {
+            let answered = self.inner.answered.notified();
+            tokio::pin!(answered);
+            answered.as_mut().enable();
+            if lock(&self.inner.book).session.unacknowledged() == 0 {
+                return self.check();
+            }
+            answered.await;
+        }
+    }
+
+    /// Whether every frame of [`Servers::send`] that is answered was answered well. Tells a failure
+    /// once.
+    ///
+    /// # Errors
+    /// The first failure since the last call.
+    pub fn check(&self) -> Result<(), NetError> {
+        lock(&self.inner.book).failure.take().map_or(Ok(()), Err)
+    }
+
+    fn index(&self, request: &Request) -> usize {
+        let servers = u16::try_from(self.inner.links.len()).expect("at most SERVERS_MAX");
+        server_of(request.shard, servers).index()
+    }
+
+    /// Role, number and address of a server.
+    pub fn name(&self, server: ServerId) -> String {
+        self.inner.links[server.index()].name()
+    }
+
+    /// Everything that is owed, for a line about a wait that took too long.
+    pub fn owed(&self) -> String {
+        let now = self.inner.began.elapsed();
+        let book = lock(&self.inner.book);
+        let lines: Vec<String> = self
+            .inner
+            .links
+            .iter()
+            .filter_map(|link| {
+                let overdue = book.session.outstanding(link.id, now)?;
+                Some(format!("{}: {overdue}", link.name()))
+            })
+            .collect();
+        if lines.is_empty() { "nothing is outstanding".to_owned() } else { lines.join("; ") }
+    }
+
+    /// Adds the bytes of all connections to a report.
+    pub fn fill_report(&self, report: &mut WorkerReport) {
+        for link in &self.inner.links {
+            let line = lock(&link.line).clone();
+            let (up, down) = line.bytes();
+            report.wire_bytes_up += up;
+            report.wire_bytes_down += down;
+        }
+        let book = lock(&self.inner.book);
+        let totals = book.session.totals();
+        report.payload_bytes_up = totals.payload_bytes_up;
+        report.payload_bytes_down = totals.payload_bytes_down;
+        report.staleness = totals.staleness;
+        report.bytes_outstanding = book.session.bytes_outstanding();
+    }
+
+    /// Ends every wait with [`NetError::Closed`] and closes the connections.
+    pub fn close(&self, code: CloseCode, why: &str) {
+        self.inner.closing.send_replace(true);
+        for link in &self.inner.links {
+            link.permits.close();
+            quic::close(&lock(&link.line).connection, code, why);
+        }
+    }
+}
+
+impl Line {
+    fn bytes(&self) -> (u64, u64) {
+        let stats = self.connection.stats();
+        (self.earlier.0 + stats.udp_tx.bytes, self.earlier.1 + stats.udp_rx.bytes)
+    }
+}
+
+impl Link {
+    fn name(&self) -> String {
+        format!("{} at {}", self.id, self.address)
+    }
+}
+
+/// How one attempt at a request ended without an answer.
+enum Cut {
+    /// The connection is gone: dial and send again.
+    Lost(ConnectionError),
+    /// The peer is at fault; again would be the same.
+    Wrong(NetError),
+}
+
+impl Inner {
+    fn enter(&self, request: &Request, reply_bytes: usize) -> Ticket {
+        let now = self.began.elapsed();
+        let servers = u16::try_from(self.links.len()).expect("at most SERVERS_MAX");
+        let server = server_of(request.shard, servers);
+        lock(&self.book).session.handle_sent(server, request, reply_bytes, now)
+    }
+
+    /// Books the answer to a frame that nobody waits for by name.
+    fn settle(&self, index: usize, ticket: Ticket, answer: Result<Reply, NetError>) {
+        let mut book = lock(&self.book);
+        let failure = match answer {
+            Ok(reply) => {
+                book.session.handle_reply(ticket, &reply);
+                (reply.kind != ReplyKind::Ack).then(|| NetError::Unexpected {
+                    who: self.links[index].name(),
+                    what: "answered a push with parameters".to_owned(),
+                })
+            }
+            Err(error) => {
+                book.session.handle_given_up(ticket);
+                Some(error)
+            }
+        };
+        if book.failure.is_none() {
+            book.failure = failure;
+        }
+        drop(book);
+        self.answered.notify_waiters();
+    }
+
+    /// A permit, then [`Inner::exchange`].
+    async fn ask(&self, index: usize, request: &Request) -> Result<Reply, NetError> {
+        let permit = self.links[index].permits.acquire().await.map_err(|_| NetError::Closed)?;
+        let answer = self.exchange(index, request).await;
+        drop(permit);
+        answer
+    }
+
+    /// Sends a request until it is answered, over as many connections as that takes.
+    async fn exchange(&self, index: usize, request: &Request) -> Result<Reply, NetError> {
+        let link = &self.links[index];
+        loop {
+            let Line { connection, generation, dead, .. } = lock(&link.line).clone();
+            if let Some(dead) = dead {
+                return Err(dead);
+            }
+            match round_trip(&connection, request, &self.replies, link).await {
+                Ok(reply) if reply.kind == ReplyKind::Refused => {
+                    let (who, refusal) = (link.name(), reply.refusal);
+                    return Err(NetError::Refused { who, refusal, sentence: reply.sentence() });
+                }
+                Ok(reply) => return Ok(reply),
+                Err(Cut::Wrong(error)) => return Err(error),
+                Err(Cut::Lost(error)) => self.revive(link, generation, &error).await?,
+            }
+        }
+    }
+
+    /// Returns when the link has a newer connection than `generation`.
+    async fn revive(
+        &self,
+        link: &Link,
+        generation: u64,
+        lost: &ConnectionError,
+    ) -> Result<(), NetError> {
+        let _dialling = link.redial.lock().await;
+        if *self.closing.borrow() {
+            return Err(NetError::Closed);
+        }
+        let before = lock(&link.line).clone();
+        if let Some(dead) = before.dead {
+            return Err(dead);
+        }
+        if before.generation != generation {
+            return Ok(());
+        }
+        let error = describe_close_from(&link.name(), lost);
+        tracing::warn!(
+            "{error}; {}; trying again for {:.0} s",
+            self.owed(link.id),
+            self.patience.server.as_secs_f64()
+        );
+        let dial = Dial {
+            endpoint: &self.endpoint,
+            id: link.id,
+            address: &link.address,
+            hello: &self.hello,
+            patience: self.patience,
+        };
+        let outcome = match is_final(&error) {
+            true => Err(error.into()),
+            false => dial.until(self.closing.subscribe(), &self.owed(link.id)).await,
+        };
+        let mut line = lock(&link.line);
+        match outcome {
+            Ok(connection) => {
+                tracing::info!("{} is back", link.name());
+                let earlier = line.bytes();
+                *line = Line { connection, generation: generation + 1, earlier, dead: None };
+                Ok(())
+            }
+            Err(error) => {
+                line.dead = Some(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    fn owed(&self, server: ServerId) -> String {
+        let owed = lock(&self.book).session.outstanding(server, self.began.elapsed());
+        owed.map_or_else(|| "nothing outstanding".to_owned(), |overdue| overdue.to_string())
+    }
+
+    fn report(&self, overdue: &Overdue) {
+        let link = &self.links[overdue.server.index()];
+        let reason = match (lock(&link.line).connection.close_reason(), overdue.kind) {
+            (Some(error), _) => describe_close_from("it", &error).to_string(),
+            (None, RequestKind::Pull) => {
+                "its connection is alive: slower seats hold the step back, see `slackline status`"
+                    .to_owned()
+            }
+            (None, _) => "its connection is alive".to_owned(),
+        };
+        tracing::warn!("{}: {overdue} ({reason})", link.name());
+    }
+}
+
+/// Whether a lost connection will not come back however often it is dialled.
+fn is_final(error: &QuicError) -> bool {
+    match error {
+        QuicError::Closed { code: CloseCode::Fenced, .. } => true,
+        QuicError::Transport { .. } => false,
+        other => other.blame() != Blame::Network,
+    }
+}
+
+/// A server to be reached.
+struct Dial<'a> {
+    endpoint: &'a Endpoint,
+    id: ServerId,
+    address: &'a str,
+    hello: &'a DataHello,
+    patience: Patience,
+}
+
+impl Dial<'_> {
+    /// Dials until the server takes us, refuses us, or the patience is over.
+    async fn until(
+        &self,
+        mut closing: watch::Receiver<bool>,
+        owed: &str,
+    ) -> Result<Connection, NetError> {
+        let began = Instant::now();
+        let deadline = began + self.patience.server;
+        let mut why = "no attempt was finished".to_owned();
+        loop {
+            let attempt = async {
+                let outcome = timeout_at(deadline, self.once()).await;
+                if matches!(outcome, Ok(Err(_))) {
+                    sleep_until(deadline.min(Instant::now() + REDIAL_PAUSE)).await;
+                }
+                outcome
+            };
+            let outcome = tokio::select! {
+                outcome = attempt => outcome,
+                _ = closing.wait_for(|closing| *closing) => return Err(NetError::Closed),
+            };
+            match outcome {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Err(NetError::Quic(error))) if !is_final(&error) => why = error.to_string(),
+                Ok(Err(error)) => return Err(error),
+                Err(_) => {}
+            }
+            if Instant::now() >= deadline {
+                let who = format!("{} at {}", self.id, self.address);
+                let seconds = began.elapsed().as_secs_f64();
+                return Err(NetError::Missing { who, seconds, owed: owed.to_owned(), why });
+            }
+        }
+    }
+
+    /// One connection, with both hellos.
+    async fn once(&self) -> Result<Connection, NetError> {
+        let Patience { connect, .. } = self.patience;
+        let connection = quic::connect(self.endpoint, self.address, Role::Server, connect).await?;
+        let (mut sender, mut receiver) = quic::open_control(&connection).await?;
+        sender.send(self.hello).await?;
+        let deadline = Duration::from_secs(HELLO_SECONDS_MAX);
+        let welcome = receiver.recv_within(deadline, "welcome").await?;
+        let who = || format!("{} at {}", self.id, self.address);
+        match welcome {
+            Some(DataWelcome::Accepted) => {
+                // The stream stays open as long as the connection: its end would say goodbye.
+                let held = connection.clone();
+                tokio::spawn(async move {
+                    held.closed().await;
+                    drop((sender, receiver));
+                });
+                Ok(connection)
+            }
+            Some(DataWelcome::Refused(sentence)) => {
+                Err(NetError::TurnedAway { who: who(), sentence })
+            }
+            None => Err(NetError::Unexpected {
+                who: who(),
+                what: "ended its control stream without a welcome".to_owned(),
+            }),
+        }
+    }
+}
+
+/// One request and its reply over one connection.
+async fn round_trip(
+    connection: &Connection,
+    request: &Request,
+    pool: &BufferPool,
+    link: &Link,
+) -> Result<Reply, Cut> {
+    let (mut send, mut recv) = connection.open_bi().await.map_err(Cut::Lost)?;
+    if request.kind == RequestKind::Pull {
+        // It fails only for a stream that is closed already, which the write reports.
+        drop(send.set_priority(PULL_PRIORITY));
+    }
+    let mut pieces = [request.encode_head().into(), request.body.clone()];
+    match send.write_all_chunks(&mut pieces).await {
+        Ok(()) => drop(send.finish()),
+        // A refusal may come before the body has been taken.
+        Err(WriteError::Stopped(_)) => {}
+        Err(WriteError::ConnectionLost(error)) => return Err(Cut::Lost(error)),
+        Err(WriteError::ClosedStream | WriteError::ZeroRttRejected) => {
+            return Err(unexpected(link, "closed a request's stream"));
+        }
+    }
+    let mut decoder = Decoder::<Reply>::new(pool);
+    let broken = |why| Cut::Wrong(NetError::Frame { who: link.name(), why });
+    loop {
+        match recv.read_chunk(usize::MAX, true).await {
+            Ok(Some(chunk)) => decoder.handle_bytes(&chunk.bytes).map_err(broken)?,
+            Ok(None) => return decoder.finish().map_err(broken),
+            Err(ReadError::ConnectionLost(error)) => return Err(Cut::Lost(error)),
+            Err(ReadError::Reset(code)) => {
+                return Err(unexpected(link, &format!("gave up a reply (code {code})")));
+            }
+            Err(
+                ReadError::ClosedStream
+                | ReadError::IllegalOrderedRead
+                | ReadError::ZeroRttRejected,
+            ) => return Err(unexpected(link, "closed a reply's stream")),
+        }
+    }
+}
+
+fn unexpected(link: &Link, what: &str) -> Cut {
+    Cut::Wrong(NetError::Unexpected { who: link.name(), what: what.to_owned() })
+}
+
+/// Says who owes an answer, as long as there is anybody to say it for.
+async fn report_overdue(inner: Weak<Inner>) {
+    loop {
+        tokio::time::sleep(REPORT_EVERY).await;
+        let Some(inner) = inner.upgrade() else { return };
+        if *inner.closing.borrow() {
+            return;
+        }
+        let now = inner.began.elapsed();
+        loop {
+            let overdue = lock(&inner.book).session.poll_overdue(now, inner.patience.report);
+            let Some(overdue) = overdue else { break };
+            inner.report(&overdue);
+        }
+    }
+}
