@@ -30,10 +30,35 @@ const TEN_CLASSES: u32 = 10;
 /// # Errors
 /// Every fault of the file and of the overrides at once.
 pub fn parse_job(text: &str, origin: &str, sets: &[String]) -> Result<Job, ConfigErrors> {
-    let overrides = sets.iter().map(|set| Override::from_set(set)).collect();
+    let dropped = rivals_of(sets);
+    let sets = dropped.iter().map(|key| format!("{key}=")).chain(sets.iter().cloned());
+    let overrides = sets.map(|set| Override::from_set(&set)).collect();
     let mut document = Document::parse(text, origin, overrides)?;
     let job = read(&mut document);
     document.finish(job)
+}
+
+/// Keys of the file that an override's key replaces, so that `--set mode=bsp` and `--set steps=100`
+/// say all they need: the file's rival of an overridden key goes unless it is overridden as well.
+fn rivals_of(sets: &[String]) -> Vec<&'static str> {
+    let pairs: Vec<_> = sets
+        .iter()
+        .filter_map(|set| set.split_once('='))
+        .map(|(key, value)| (key.trim(), value.trim().trim_matches('"')))
+        .collect();
+    let mut rivals = Vec::new();
+    for (key, value) in &pairs {
+        match (*key, *value) {
+            ("mode", "bsp") => rivals.extend(["staleness", "scale_by_staleness"]),
+            ("mode", "asp") => rivals.push("staleness"),
+            ("mode", "ssp") => rivals.push("scale_by_staleness"),
+            ("steps", _) => rivals.push("epochs"),
+            ("epochs", _) => rivals.push("steps"),
+            _ => {}
+        }
+    }
+    rivals.retain(|rival| pairs.iter().all(|(key, _)| key != rival));
+    rivals
 }
 
 /// Reads a job file; see [`parse_job`].

@@ -488,6 +488,21 @@ fn names_that_are_no_folder_are_refused() {
 }
 
 #[test]
+fn an_overridden_mode_drops_what_the_file_says_for_another() {
+    let with = |mode: &str, sets: &[&str]| {
+        let text = JOB.replace("mode = \"bsp\"", mode);
+        assert_ne!(text, JOB, "the file's mode was not found");
+        job(&text, sets).unwrap().mode
+    };
+    let ssp = "mode = \"ssp\"\nstaleness = 3";
+    assert_eq!(with(ssp, &["mode=bsp"]), Mode::Bsp);
+    assert_eq!(with(ssp, &["mode=asp"]), Mode::Asp { scale_by_staleness: false });
+    assert_eq!(with(ssp, &["staleness=8"]), Mode::Ssp { staleness: 8 });
+    let asp = "mode = \"asp\"\nscale_by_staleness = true";
+    assert_eq!(with(asp, &["mode=ssp", "staleness=1"]), Mode::Ssp { staleness: 1 });
+}
+
+#[test]
 fn the_mode_decides_about_staleness() {
     assert_eq!(digits(&[]).mode, Mode::Bsp);
     assert_eq!(digits(&["mode=asp"]).mode, Mode::Asp { scale_by_staleness: false });
@@ -528,7 +543,11 @@ fn the_mode_decides_about_staleness() {
 
 #[test]
 fn a_job_has_one_length() {
-    check(&["steps=5"], &["epochs: 3 is refused: contradicts steps: write one of the two"]);
+    check(
+        &["steps=5", "epochs=3"],
+        &["epochs: 3 is refused: contradicts steps: write one of the two"],
+    );
+    assert_eq!(digits(&["steps=5"]).length, Length::Steps(5));
     check(&["epochs="], &["epochs: missing: write epochs or steps"]);
     check(&["batch="], &["batch: missing: a job with a model of ours needs samples per step"]);
     assert_eq!(digits(&["epochs=", "steps=5"]).length, Length::Steps(5));

@@ -7,6 +7,7 @@
 use crate::ids::Fingerprint;
 use crate::layout::Dtype;
 use crate::model::ModelSpec;
+use crate::wire::message;
 use serde::{Deserialize, Serialize};
 
 /// A checked job.
@@ -50,11 +51,10 @@ impl Job {
         u64::from(self.workers) * u64::from(self.batch)
     }
 
-    /// A hash of every field, for comparing runs and refusing mixed clusters. The hashed text is the
-    /// debug form: it names every field, writes floats exactly and cannot fail, where TOML has no
-    /// integer above 2⁶³ (a job without end has one).
+    /// A hash of every field (of the job's control-message bytes), for comparing runs and refusing
+    /// mixed clusters.
     pub fn hash(&self) -> Fingerprint {
-        Fingerprint::of(format!("{self:?}").as_bytes())
+        Fingerprint::of(&message::encode(self).expect("a job is small plain data"))
     }
 }
 
