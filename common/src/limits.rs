@@ -68,3 +68,17 @@ pub const BATCH_ORDERS_MAX: usize = 256;
 /// Batches the data thread fills ahead of the computation: one being taken, the next ready, one spare
 /// for a slow read.
 pub const PREFETCH_BATCHES: usize = 3;
+
+/// Steps of one seat that a shard keeps open at once, however far the mode lets it run ahead: streams
+/// reorder, so a step may arrive before the one before it is complete.
+pub const STEPS_OPEN_MAX: u64 = 32;
+/// Pulls of one seat that may wait in one shard; twice what one connection can ask, so that a seat
+/// that reconnects is not refused before its old pulls are cancelled.
+pub const PULLS_WAITING_PER_SEAT_MAX: usize = 2 * FRAMES_IN_FLIGHT_MAX;
+/// Pulls without a seat that may wait to be read in one shard: the coordinator's, and those of
+/// workers that have left.
+pub const PULLS_WITHOUT_SEAT_MAX: usize = 4096;
+/// Encoded parameter frames one connection may have on their way out: 4 × 1 MiB per worker.
+pub const REPLIES_ENCODED_PER_CONNECTION_MAX: usize = 4;
+/// Idle frame buffers a server keeps for reuse: 32 MiB.
+pub const IDLE_BUFFERS_MAX: usize = 32;

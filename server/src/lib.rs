@@ -1,1 +1,4 @@
-//! stub
+//! The house of parameters.
+
+pub mod core;
+pub mod shard;

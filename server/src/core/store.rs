@@ -1,0 +1,171 @@
+//! Parameters and optimizer state of one shard, and the arithmetic on them: one block at a time, with
+//! one scratch buffer of the longest block.
+//!
+//! # The mean of a step (`bsp`)
+//!
+//! `g = (Σ cᵢ·gᵢ) / Σ cᵢ`, in seat order, where `cᵢ` are the declared samples divided by their
+//! greatest common divisor: with equal counts the sum is plain, and a single contribution is taken as
+//! it is. Products and sums are rounded to `f32` one after the other, so the bits depend on seats and
+//! samples alone, not on arrival or placement. [`Reduce::Sum`] leaves out weights and division.
+
+use super::ledger::Kept;
+use slackline_common::codec::codec;
+use slackline_common::ids::BlockId;
+use slackline_common::job::{Job, Reduce};
+use slackline_common::kernels::sum_of_squares;
+use slackline_common::layout::{Block, Init, Layout, TensorRole};
+use slackline_common::model::initialise;
+use slackline_common::optimizer::{self, BlockState, Update};
+use slackline_common::wire::frame::BlockEntry;
+
+/// The numbers of one shard.
+#[derive(Debug)]
+pub(super) struct Store {
+    blocks: Vec<Block>,
+    /// Where each block starts in `values`; one more entry for the end.
+    starts: Vec<usize>,
+    values: Vec<f32>,
+    states: Vec<BlockState>,
+    /// Squared norm of each block's last gradient, before clipping.
+    norms: Vec<f64>,
+    scratch: Vec<f32>,
+}
+
+/// One seat's contribution to one block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Contribution<'a> {
+    pub(super) kept: &'a Kept,
+    pub(super) samples: u32,
+}
+
+impl Store {
+    /// All zero, with room for everything that will ever be needed.
+    pub(super) fn new(job: &Job, blocks: Vec<Block>) -> Self {
+        let mut starts = vec![0];
+        for block in &blocks {
+            starts.push(starts[starts.len() - 1] + block.len);
+        }
+        let longest = blocks.iter().map(|block| block.len).max().unwrap_or(0);
+        Self {
+            values: vec![0.0; starts[blocks.len()]],
+            states: blocks.iter().map(|b| BlockState::new(&job.optimizer, b.len)).collect(),
+            norms: vec![0.0; blocks.len()],
+            scratch: vec![0.0; longest],
+            starts,
+            blocks,
+        }
+    }
+
+    pub(super) fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// A block's position in this shard.
+    pub(super) fn find(&self, id: BlockId) -> Option<usize> {
+        self.blocks.binary_search_by_key(&id, |block| block.id).ok()
+    }
+
+    pub(super) fn values(&self, at: usize) -> &[f32] {
+        &self.values[self.starts[at]..self.starts[at + 1]]
+    }
+
+    pub(super) fn norm(&self, at: usize) -> f64 {
+        self.norms[at]
+    }
+
+    /// Fills one block from the seed.
+    pub(super) fn initialise(&mut self, layout: &Layout, seed: u64, at: usize) {
+        let values = &mut self.values[self.starts[at]..self.starts[at + 1]];
+        initialise(layout, seed, &self.blocks[at], values);
+    }
+
+    /// Whether a client has to bring the first values of this block.
+    pub(super) fn is_external(&self, layout: &Layout, at: usize) -> bool {
+        layout.tensors()[self.blocks[at].tensor.index()].init == Init::External
+    }
+
+    /// Overwrites one block with what a client brought.
+    pub(super) fn set(&mut self, at: usize, kept: &Kept) {
+        let values = &mut self.values[self.starts[at]..self.starts[at + 1]];
+        codec(kept.codec).decode(&kept.bytes, values).expect("validated when it was staged");
+    }
+
+    /// Encodes one block at the end of `out`.
+    pub(super) fn encode(&self, at: usize, entry: &mut BlockEntry, out: &mut Vec<u8>) {
+        let before = out.len();
+        codec(entry.codec).encode(self.values(at), out);
+        entry.bytes = u32::try_from(out.len() - before).expect("a block has at most 1 MiB");
+    }
+
+    /// Decodes one contribution into the scratch buffer, ready for [`Store::update`].
+    pub(super) fn load(&mut self, at: usize, kept: &Kept) {
+        let gradient = &mut self.scratch[..self.blocks[at].len];
+        codec(kept.codec).decode(&kept.bytes, gradient).expect("validated when it was admitted");
+    }
+
+    /// Adds up one step's contributions to a block, in seat order, in the scratch buffer. At least
+    /// one.
+    pub(super) fn reduce(&mut self, at: usize, reduce: Reduce, contributions: &[Contribution<'_>]) {
+        let gradient = &mut self.scratch[..self.blocks[at].len];
+        let divisor = contributions.iter().fold(0, |divisor, c| gcd(divisor, c.samples)).max(1);
+        gradient.fill(0.0);
+        let mut total = 0.0;
+        for Contribution { kept, samples } in contributions {
+            let weight = match reduce {
+                Reduce::Mean => small(samples / divisor),
+                Reduce::Sum => 1.0,
+            };
+            total += weight;
+            codec(kept.codec)
+                .decode_add(&kept.bytes, weight, gradient)
+                .expect("validated when it was admitted");
+        }
+        if reduce == Reduce::Mean && total > 1.0 {
+            gradient.iter_mut().for_each(|value| *value /= total);
+        }
+    }
+
+    /// Applies the gradient in the scratch buffer to a block.
+    pub(super) fn update(&mut self, job: &Job, layout: &Layout, at: usize, update: &Update) {
+        let block = &self.blocks[at];
+        let gradient = &self.scratch[..block.len];
+        let values = &mut self.values[self.starts[at]..self.starts[at + 1]];
+        match layout.tensors()[block.tensor.index()].role {
+            TensorRole::Statistic => optimizer::apply_statistic(values, gradient, update.share),
+            TensorRole::Parameter => {
+                if job.clip.is_on() {
+                    self.norms[at] = sum_of_squares(gradient);
+                }
+                optimizer::apply(&job.optimizer, &mut self.states[at], update, values, gradient);
+            }
+        }
+    }
+
+    /// Every bit that later updates depend on.
+    pub(super) fn hash(&self, hash: &mut blake3::Hasher) {
+        let mut bytes = Vec::new();
+        let mut floats = |values: &[f32], hash: &mut blake3::Hasher| {
+            bytes.clear();
+            values.iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes()));
+            hash.update(&bytes);
+        };
+        for (at, state) in self.states.iter().enumerate() {
+            floats(self.values(at), hash);
+            state.slots().iter().for_each(|slot| floats(slot, hash));
+            hash.update(&state.updates().to_le_bytes()).update(&self.norms[at].to_le_bytes());
+        }
+    }
+}
+
+const fn gcd(mut a: u32, mut b: u32) -> u32 {
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// Samples are at most 2²⁴: exact as `f32`.
+#[expect(clippy::cast_precision_loss, reason = "PUSH_SAMPLES_MAX is 2^24")]
+const fn small(samples: u32) -> f32 {
+    samples as f32
+}
