@@ -2,7 +2,8 @@
 //!
 //! Read in the order a gradient travels: [`ids`] and [`limits`] (words and bounds) → [`job`] and
 //! [`model`] (what is trained) → [`layout`] and [`placement`] (what lives where) → [`codec`]
-//! (numbers to bytes) → [`wire`] (bytes to frames) → [`optimizer`] (what a shard does with them).
+//! (numbers to bytes) → [`wire`] (bytes to frames) → [`optimizer`] (what a shard does with them);
+//! [`kernels`] are the loops below codecs and optimizers.
 //!
 //! **Never here:** sockets, threads, clocks, unseeded randomness. `quic`, behind the feature of the
 //! same name, is the one exception; the crate without features depends on no runtime.
@@ -17,6 +18,7 @@ pub mod layout;
 pub mod lease;
 pub mod limits;
 pub mod model;
+pub mod optimizer;
 pub mod placement;
 #[cfg(feature = "quic")]
 pub mod quic;

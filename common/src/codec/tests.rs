@@ -13,7 +13,7 @@ pub(super) struct Bodies {
 
 fn portable(id: CodecId) -> &'static Bodies {
     match id {
-        CodecId::F32 => &self::f32::PORTABLE,
+        CodecId::F32 => &f32::PORTABLE,
         CodecId::Bf16 => &bf16::PORTABLE,
         CodecId::F16 => &f16::PORTABLE,
     }
