@@ -230,6 +230,8 @@ impl Client {
         }
         let tensors = resolve(seat, tensors)?;
         let ids: Vec<_> = tensors.iter().map(|(tensor, _)| *tensor).collect();
+        let servers = seat.servers().clone();
+        self.membership.wait("slower seats before a push", &servers, seat.released()).await?;
         let bundler = seat.begin(&ids, samples)?;
         // No deadline here: half a step would be worse than a late one. A lost server ends it.
         send(seat, bundler, &tensors).await?;

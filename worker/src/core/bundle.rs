@@ -55,7 +55,7 @@ pub struct Head {
     /// The version of each shard that the gradients were computed on.
     pub versions: Vec<Version>,
     /// Squared gradient norm of every tensor at the last step; empty when the job does not clip or
-    /// there was none. Travels in a shard's part 0.
+    /// there was none. Travels in every part: `ssp` and `asp` apply each as it comes.
     pub norms: Vec<f64>,
 }
 
@@ -165,7 +165,7 @@ impl Bundler {
         let blocks = std::mem::take(&mut open.blocks);
         let body = open.body.take().map_or_else(bytes::Bytes::new, PooledBuffer::freeze);
         let last = is_push && open.missing == 0;
-        let norms = if is_push && part == 0 { self.head.norms.clone() } else { Vec::new() };
+        let norms = self.head.norms.clone();
         self.ready.push_back(Request {
             last,
             version: self.head.versions.get(shard.index()).copied().unwrap_or_default(),
@@ -227,7 +227,7 @@ mod tests {
             for (number, part) in (0u32..).zip(of) {
                 assert_eq!((part.part, part.step, part.samples), (number, Step(7), 32));
                 assert_eq!(part.version, Version(10 + u64::from(shard.0)));
-                assert_eq!(part.norms.is_empty(), number > 0);
+                assert_eq!(part.norms, [1.0, 2.0]);
                 assert!(part.body.len() <= FRAME_BODY_BYTES_MAX);
                 for (entry, bytes) in part.payloads() {
                     assert_eq!(plan.placement().shard_of(entry.block), shard);

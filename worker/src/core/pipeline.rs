@@ -115,7 +115,8 @@ impl Norms {
     /// Input: a reply that passed [`decode`]. Without norms it changes nothing.
     pub fn handle_reply(&mut self, reply: &Reply) {
         for (entry, norm) in reply.blocks.iter().zip(&reply.norms) {
-            self.blocks[entry.block.index()] = *norm;
+            // A server takes back finite norms only; 0 clips nothing.
+            self.blocks[entry.block.index()] = if norm.is_finite() { *norm } else { 0.0 };
         }
     }
 

@@ -1,6 +1,6 @@
 //! Who owes an answer since when: the book of every frame that is on its way.
 
-use slackline_common::ids::{ServerId, Step};
+use slackline_common::ids::{ServerId, ShardId, Step};
 use slackline_common::wire::frame::{Reply, Request, RequestKind};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,6 +17,7 @@ pub struct Ticket {
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     kind: RequestKind,
+    shard: ShardId,
     step: Step,
     bytes: u64,
     since: Duration,
@@ -82,6 +83,8 @@ pub struct Session {
     next: u64,
     /// Frames other than pulls that are not answered: what a flush waits for.
     unacknowledged: usize,
+    /// The slowest live seat's clock, as each shard last told.
+    slowest: BTreeMap<ShardId, Step>,
     totals: Totals,
 }
 
@@ -90,7 +93,13 @@ impl Session {
     pub fn new(servers: usize) -> Self {
         let mut peers = Vec::new();
         peers.resize_with(servers, Peer::default);
-        Self { peers, next: 0, unacknowledged: 0, totals: Totals::default() }
+        Self {
+            peers,
+            next: 0,
+            unacknowledged: 0,
+            slowest: BTreeMap::new(),
+            totals: Totals::default(),
+        }
     }
 
     /// Input: a frame is on its way. `reply_bytes` is what it asks for.
@@ -106,6 +115,7 @@ impl Session {
         let body = request.body.len() as u64;
         let waiting = Waiting {
             kind: request.kind,
+            shard: request.shard,
             step: request.step,
             bytes: body + reply_bytes as u64,
             since: now,
@@ -124,9 +134,10 @@ impl Session {
 
     /// Input: the answer to a frame came.
     pub fn handle_reply(&mut self, ticket: Ticket, reply: &Reply) {
-        if let Some(waiting) = self.close(ticket)
-            && waiting.kind == RequestKind::Pull
-        {
+        let Some(waiting) = self.close(ticket) else { return };
+        let slowest = self.slowest.entry(waiting.shard).or_default();
+        *slowest = reply.slowest.max(*slowest);
+        if waiting.kind == RequestKind::Pull {
             self.totals.payload_bytes_down += reply.body.len() as u64;
             self.totals.staleness = waiting.step.0.saturating_sub(reply.slowest.0);
         }
@@ -143,6 +154,11 @@ impl Session {
             self.unacknowledged -= 1;
         }
         Some(waiting)
+    }
+
+    /// The slowest live seat's clock on a shard, as far as is known: it may be further by now.
+    pub fn slowest(&self, shard: ShardId) -> Step {
+        self.slowest.get(&shard).copied().unwrap_or_default()
     }
 
     /// Frames other than pulls that are not answered.
@@ -227,6 +243,7 @@ mod tests {
         assert_eq!(session.bytes_outstanding(), 0);
         let expected = Totals { payload_bytes_up: 100, payload_bytes_down: 250, staleness: 2 };
         assert_eq!(session.totals(), expected);
+        assert_eq!((session.slowest(ShardId(1)), session.slowest(ShardId(0))), (Step(3), Step(0)));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::net::servers::{Pull, Servers};
 use crate::net::{NetError, Patience};
 use quinn::Endpoint;
 use slackline_common::ids::{Incarnation, SeatId, ShardId, Step, TensorId, Version};
-use slackline_common::job::Job;
+use slackline_common::job::{Job, Mode};
 use slackline_common::limits::FRAMES_IN_FLIGHT_MAX;
 use slackline_common::wire::control::{DataHello, Hello, NO_SEAT, StartWorker};
 use slackline_common::wire::frame::{Reply, ReplyKind, RequestKind};
@@ -26,8 +26,11 @@ pub struct Seat {
     servers: Servers,
     sender: Sender,
     bodies: BufferPool,
+    mode: Mode,
     clock: Step,
     versions: Vec<Version>,
+    /// What to pull when only the release of a step is of interest.
+    smallest: Vec<Group>,
     /// Present when the job clips.
     norms: Option<Norms>,
 }
@@ -69,6 +72,8 @@ impl Seat {
             norms: job.clip.is_on().then(|| Norms::new(&plan)),
             versions: vec![Version::default(); plan.shard_count()],
             bodies: BufferPool::new(FRAMES_IN_FLIGHT_MAX * start.servers.len()),
+            smallest: plan.smallest_groups(),
+            mode: job.mode,
             plan,
             servers,
             sender,
@@ -96,7 +101,24 @@ impl Seat {
         self.versions.iter().copied().min().unwrap_or_default()
     }
 
-    /// Begins the push of the next step, with `tensors` in it.
+    /// Waits until every shard lets this seat start its next step. After a pull of everything that is
+    /// known already; otherwise it takes a round trip, and as long as slower seats do.
+    ///
+    /// # Errors
+    /// As [`Seat::receive`].
+    pub async fn released(&mut self) -> Result<(), NetError> {
+        let Some(bound) = self.mode.bound() else { return Ok(()) };
+        let is_held = |shard| self.servers.slowest(shard).0.saturating_add(bound) < self.clock.0;
+        let held: Vec<Group> =
+            self.smallest.iter().filter(|group| is_held(group.shard)).cloned().collect();
+        let mut pull = self.request(&held);
+        while let Some((position, reply)) = pull.next().await {
+            self.check(&held[position], &reply?)?;
+        }
+        Ok(())
+    }
+
+    /// Begins the push of the next step, with `tensors` in it; [`Seat::released`] says when it may.
     ///
     /// # Errors
     /// The failure of an earlier push, told once: nothing of this step has been sent then.
@@ -155,11 +177,12 @@ impl Seat {
         Ok(())
     }
 
-    /// Pushes a step without content, to keep the clocks moving.
+    /// Pushes a step without content, to keep the clocks moving, as soon as that is allowed.
     ///
     /// # Errors
-    /// As [`Servers::send`].
+    /// As [`Seat::released`] and [`Servers::send`].
     pub async fn push_nothing(&mut self) -> Result<(), NetError> {
+        self.released().await?;
         let bundler = self.begin(&[], 0)?;
         self.end(bundler).await
     }
@@ -232,17 +255,25 @@ impl Seat {
         reply: &Reply,
         out: &mut (impl Destination + ?Sized),
     ) -> Result<(), NetError> {
-        let who = || self.servers.name(self.plan.server_of(group.shard));
-        if reply.kind != ReplyKind::Parameters {
-            let what = "answered a pull without parameters".to_owned();
-            return Err(NetError::Unexpected { who: who(), what });
-        }
+        self.check(group, reply)?;
         decode(&self.plan, &group.blocks, reply, out)
-            .map_err(|why| NetError::Reply { who: who(), why })?;
+            .map_err(|why| NetError::Reply { who: self.who(group), why })?;
         if let Some(norms) = &mut self.norms {
             norms.handle_reply(reply);
         }
         Ok(())
+    }
+
+    fn who(&self, group: &Group) -> String {
+        self.servers.name(self.plan.server_of(group.shard))
+    }
+
+    fn check(&self, group: &Group, reply: &Reply) -> Result<(), NetError> {
+        if reply.kind == ReplyKind::Parameters {
+            return Ok(());
+        }
+        let what = "answered a pull without parameters".to_owned();
+        Err(NetError::Unexpected { who: self.who(group), what })
     }
 
     /// Waits until every push is acknowledged.

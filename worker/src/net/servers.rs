@@ -8,7 +8,7 @@ use crate::core::session::{Overdue, Session, Ticket};
 use crate::net::{NetError, Patience};
 use quinn::{Connection, ConnectionError, Endpoint, ReadError, WriteError};
 use slackline_common::blame::Blame;
-use slackline_common::ids::ServerId;
+use slackline_common::ids::{ServerId, ShardId, Step};
 use slackline_common::limits::{FRAMES_IN_FLIGHT_MAX, HELLO_SECONDS_MAX};
 use slackline_common::placement::server_of;
 use slackline_common::quic::{self, CloseCode, QuicError, describe_close_from};
@@ -207,6 +207,11 @@ impl Servers {
     /// The first failure since the last call.
     pub fn check(&self) -> Result<(), NetError> {
         lock(&self.inner.book).failure.take().map_or(Ok(()), Err)
+    }
+
+    /// The slowest live seat's clock on a shard, as far as is known.
+    pub fn slowest(&self, shard: ShardId) -> Step {
+        lock(&self.inner.book).session.slowest(shard)
     }
 
     fn index(&self, request: &Request) -> usize {
