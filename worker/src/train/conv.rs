@@ -46,7 +46,8 @@ impl Conv {
         let y = Shape { height, width, channels: outputs, border: 0 };
         let axes = [(x.height, height), (x.width, width)];
         let axes = axes.map(|(from, to)| Axis::new(from, to, kernel, stride, x.border));
-        let dy = y.with_border(axes[0].border().max(axes[1].border()));
+        // At least the padding, so that layers with and without stride can share a buffer.
+        let dy = y.with_border(axes[0].border().max(axes[1].border()).max(x.border));
         let elements = (0..kernel)
             .flat_map(|row| (0..kernel * x.channels).map(move |i| x.padded_pixel(row, 0) + i));
         Self {

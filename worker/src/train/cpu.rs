@@ -2,6 +2,7 @@
 
 use super::lenet::Lenet;
 use super::mlp::Mlp;
+use super::resnet::Resnet20;
 use super::tensors::{Gradients, Parameters};
 use super::{Batch, Engine, Evaluation, Inputs, TrainError, blas, loss};
 use slackline_common::ids::TensorId;
@@ -59,6 +60,7 @@ pub(super) fn engine(spec: &ModelSpec) -> Option<Box<dyn Engine>> {
             Box::new(Mlp::new(&layout, &names))
         }
         ModelSpec::Lenet { input, .. } => Box::new(Lenet::new(&layout, input.map(to_usize))),
+        ModelSpec::Resnet20 { input, .. } => Box::new(Resnet20::new(&layout, input.map(to_usize))),
         _ => return None,
     };
     blas::use_one_thread();

@@ -10,6 +10,7 @@
 //! **Never here:** threads, sockets, clocks. One engine is one core; more workers use more cores.
 
 mod activation;
+mod batch_norm;
 mod blas;
 mod conv;
 mod cpu;
@@ -21,6 +22,7 @@ mod lenet;
 mod loss;
 mod mlp;
 mod pool;
+mod resnet;
 mod tensors;
 #[cfg(test)]
 mod tests;

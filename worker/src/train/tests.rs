@@ -13,6 +13,7 @@ fn models() -> Vec<ModelSpec> {
         ModelSpec::Softmax { inputs: 12, classes: 5 },
         ModelSpec::Mlp { widths: vec![9, 16, 11, 4] },
         ModelSpec::Lenet { input: [2, 17, 20], channels: [3, 9], hidden: 12, classes: 3 },
+        ModelSpec::Resnet20 { input: [3, 9, 10], width: 4, classes: 3 },
     ]
 }
 
@@ -53,7 +54,7 @@ fn norm(values: &[f32]) -> f32 {
 
 #[test]
 fn gradients_of_whole_models_are_those_of_finite_differences() {
-    const STEP: f32 = 0.004;
+    const STEP: f32 = 0.001;
     for spec in models() {
         let mut engine = engine(&spec).unwrap();
         let layout = engine.layout().clone();
@@ -74,14 +75,14 @@ fn gradients_of_whole_models_are_those_of_finite_differences() {
                 moved[range.clone()].iter_mut().zip(&direction).for_each(|(p, d)| *p += step * d);
                 f64::from(gradient(&mut *engine, &moved, &batch).0)
             };
-            // Small, so that few kinks of ReLU and pooling are crossed; rounding leaves 2e-5.
+            // Small, so that few kinks of ReLU and pooling are crossed; rounding leaves 1e-4.
             let expected = (loss(STEP) - loss(-STEP)) / (2.0 * f64::from(STEP));
             let gradient = &flat[range];
             let pairs = gradient.iter().zip(&direction);
             let got: f64 = pairs.map(|(g, d)| f64::from(*g) * f64::from(*d)).sum();
             let error = (got - expected).abs();
             assert!(
-                error <= 0.02 * f64::from(norm(gradient)) + 1e-4,
+                error <= 0.02 * f64::from(norm(gradient)) + 3e-4,
                 "{spec:?} {}: {got}, differences say {expected}",
                 tensor_spec.name
             );
