@@ -50,5 +50,6 @@ for decay in (0.0, 0.1):
         ("adam", lambda p: optim.Adam(p, lr=r, betas=betas, eps=eps, weight_decay=wd)),
         ("adamw", lambda p: optim.AdamW(p, lr=r, betas=betas, eps=eps, weight_decay=wd)),
     ]:
-        values = ", ".join(f"{value:.9g}" for value in run(make))
+        # The shortest decimals that read back as the nearest f32.
+        values = ", ".join(str(numpy.float32(value)) for value in run(make))
         print(f'    ("{name}", {decay}, [{values}]),')

@@ -28,7 +28,6 @@ impl Sixteen for Bf16 {
     const INFINITY: u16 = 0x7f80;
 
     #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "shifted right by 16: 16 bits are left")]
     fn narrow(bits: u32) -> u16 {
         let quiet = bits | 0x0040_0000;
         // Adds just under half a unit, and the missing bit when the kept mantissa is odd. The carry

@@ -172,7 +172,7 @@ fn both_bodies_give_the_same_bits_at_every_length_and_misalignment() {
         let (door, body) = (codec(id), portable(id));
         for len in lengths() {
             for offset in 0..9 {
-                let mut all = values(len + offset, len as u32);
+                let mut all = values(len + offset, len);
                 all.iter_mut().zip(&edges).step_by(3).for_each(|(x, edge)| *x = *edge);
                 let x = &all[offset..];
 

@@ -1,7 +1,8 @@
 //! Loops over numbers, compiled twice: once for the baseline of the architecture and once for
 //! AVX2, chosen at the first call by asking the CPU.
 //!
-//! Each loop has one portable body, which is its meaning, and one safe door made by [`dispatch!`].
+//! Each loop has one portable body, which is its meaning, and one safe door made by the
+//! macro `dispatch`.
 //! The fast body is the same source compiled with more instructions allowed, so it adds in the same
 //! order and rounds at the same places: both give the same bits. Two things would break that and are
 //! not done here: `mul_add`, which rounds once instead of twice, and sums in an order that depends
