@@ -432,7 +432,7 @@ fn the_first_values_staged_win_and_everybody_hears_who_brought_them() {
     assert_eq!((start.server, start.servers, start.shards), (ServerId(0), 2, 2));
     world.told_servers.clear();
     world.told.clear();
-    [101, 102].map(|id| world.server_says(id, FromServer::Ready));
+    [101, 102].iter().for_each(|id| world.server_says(*id, FromServer::Ready));
     let Some(ToWorker::Start(start)) = world.heard(1) else { panic!("no start") };
     assert_eq!(start.servers, ["127.0.0.1:101", "127.0.0.1:102"]);
     world.heard(2);
@@ -473,7 +473,7 @@ fn a_stop_lets_workers_finish_and_keeps_the_model() {
         world.core.missing(world.now)[0],
         "waiting for seat 0 (w1 at 10.0.0.1:9) to finish (0.0 s; waiting, last heard 0.0 s ago)"
     );
-    [1, 2].map(|worker| world.finished(worker, 3));
+    [1, 2].iter().for_each(|worker| world.finished(*worker, 3));
     world.core.handle_gone(world.now, MemberId(1), "done".to_owned());
     world.settle();
     assert_eq!(world.heard(1), Some(ToWorker::Evaluate));
