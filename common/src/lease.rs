@@ -63,7 +63,9 @@ mod tests {
         let mut seen = vec![0; 1437];
         for seat in 0..4 {
             for k in 0..23 {
-                lease(seat).positions(k).for_each(|position| seen[position as usize] += 1);
+                for position in lease(seat).positions(k) {
+                    seen[usize::try_from(position).unwrap()] += 1;
+                }
             }
         }
         assert!(seen.iter().all(|times| *times == 1));

@@ -125,13 +125,17 @@ mod tests {
         }
     }
 
+    fn index(position: u64) -> usize {
+        usize::try_from(position).unwrap()
+    }
+
     #[test]
     fn each_place_is_equally_likely() {
         // 20,000 seeds over 7 places: 2,857 expected, standard deviation 49.
         let mut counts = [[0u32; 7]; 7];
         for seed in 0..20_000 {
             let order = Permutation::new(7, seed);
-            (0..7).for_each(|i| counts[i as usize][order.get(i) as usize] += 1);
+            (0..7).for_each(|i| counts[index(i)][index(order.get(i))] += 1);
         }
         assert!(counts.iter().flatten().all(|n| n.abs_diff(2857) < 250), "{counts:?}");
     }

@@ -108,10 +108,11 @@ impl Faults {
 
     /// Called when every size is within its own range, so that the tensors can be listed.
     fn total(&mut self, spec: &ModelSpec) {
-        let sizes = super::tensors::of(spec).into_iter().map(|tensor| {
-            tensor.shape.iter().try_fold(1u64, |product, size| product.checked_mul(*size))
-        });
-        let total = sizes.fold(Some(0u64), |sum, size| sum?.checked_add(size?));
+        let size = |shape: &[u64]| {
+            shape.iter().try_fold(1u64, |product, dimension| product.checked_mul(*dimension))
+        };
+        let mut tensors = super::tensors::of(spec).into_iter();
+        let total = tensors.try_fold(0u64, |sum, tensor| sum.checked_add(size(&tensor.shape)?));
         if total.is_none_or(|total| total > LAYOUT_ELEMENTS_MAX) {
             self.add(format!("the model has more than {LAYOUT_ELEMENTS_MAX} parameters"));
         }
