@@ -122,7 +122,17 @@ impl Membership {
             self.coordinator.outbox().send(proposal).await?;
             self.proposed = true;
         }
-        self.until("the servers and the other clients", |it| it.start.is_some()).await?;
+        self.until("the servers and the other clients", |it| it.start.is_some()).await.map_err(
+            |error| match error {
+                // The coordinator found the difference first, and named it.
+                ClientError::Net(NetError::TurnedAway { sentence, .. })
+                    if sentence.contains("layout") =>
+                {
+                    ClientError::LayoutMismatch { difference: sentence }
+                }
+                other => other,
+            },
+        )?;
         self.drain()?;
         let start = self.start.clone().ok_or(ClientError::NotInitialised)?;
         if start.layout.fingerprint() != layout.fingerprint() {

@@ -21,6 +21,7 @@ mod error;
 mod membership;
 
 pub use error::ClientError;
+pub(crate) use membership::default_name;
 
 use crate::client::membership::Membership;
 use crate::core::bundle::Bundler;

@@ -1,9 +1,10 @@
 //! Decisions of a seat without their doing: which blocks travel in which frame ([`plan`],
 //! [`bundle`]), what numbers become and come from ([`bundle`], [`pipeline`]), and who still owes an
-//! answer ([`session`]).
+//! answer ([`session`]), which batch is next ([`agenda`]).
 //!
 //! **Never here:** runtimes, sockets, clocks, channels. Time is an argument.
 
+pub mod agenda;
 pub mod bundle;
 pub mod pipeline;
 pub mod plan;

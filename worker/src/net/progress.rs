@@ -32,6 +32,11 @@ impl Progress {
         self.state().phase = phase;
     }
 
+    /// Forgets everything: another job begins.
+    pub fn reset(&self) {
+        *self.state() = State::default();
+    }
+
     /// The connections whose bytes are counted.
     pub fn set_servers(&self, servers: Servers) {
         self.state().servers = Some(servers);

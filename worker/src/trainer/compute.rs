@@ -1,0 +1,347 @@
+//! The compute thread: batch → gradient → push, pull → parameters, step after step.
+//!
+//! It owns the engine, the data and the seat. Sending and receiving happen on the network thread's
+//! runtime; this thread only waits there for a permit to send or for a reply, with
+//! `Handle::block_on`. A tensor's gradient is encoded and handed over as soon as it is final, so
+//! that pushes overlap with the rest of the backward pass.
+
+use crate::core::agenda::{Agenda, Next};
+use crate::core::plan::Group;
+use crate::data::order::{BatchOrder, Order as EpochsOrder};
+use crate::data::prefetch::Prefetch;
+use crate::data::{self, Dataset};
+use crate::net::NetError;
+use crate::net::coordinator::Outbox;
+use crate::net::progress::Progress;
+use crate::net::seat::Seat;
+use crate::train::{self, Batch, Engine};
+use crate::trainer::{WorkerError, evaluate};
+use slackline_common::ids::{SeatId, TensorId, Version};
+use slackline_common::job::{DataSpec, Job, Mode};
+use slackline_common::lease::Lease;
+use slackline_common::wire::control::{Evaluated, FromWorker, Phase};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+/// How long reading one batch may take.
+const READ_PATIENCE: Duration = Duration::from_secs(300);
+
+/// What the network thread tells the compute thread.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Servers are connected: train.
+    Start(Box<Seat>),
+    /// Samples to work on.
+    Lease(Lease),
+    /// Nothing to do, for now.
+    Idle,
+    /// Leave.
+    NoMoreWork,
+    /// Test the model as it is now.
+    Evaluate,
+    /// The process is to end: finish the step and leave.
+    Stop,
+}
+
+/// Waits that end early when the worker does.
+#[derive(Debug, Default)]
+pub(super) struct Pause {
+    over: Mutex<bool>,
+    bell: Condvar,
+}
+
+impl Pause {
+    /// Ends every wait, now and later.
+    pub(super) fn end(&self) {
+        *self.over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.bell.notify_all();
+    }
+
+    fn wait(&self, time: Duration) {
+        let over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
+        // A poisoned or early end is an end all the same.
+        drop(self.bell.wait_timeout_while(over, time, |over| !*over));
+    }
+}
+
+/// What the compute thread is made with.
+#[derive(Debug)]
+pub(super) struct Setup {
+    pub(super) job: Box<Job>,
+    pub(super) data_dir: PathBuf,
+    pub(super) slowdown: Option<f64>,
+    pub(super) handle: Handle,
+    pub(super) outbox: Outbox,
+    pub(super) progress: Arc<Progress>,
+    pub(super) orders: mpsc::Receiver<Order>,
+    pub(super) pause: Arc<Pause>,
+}
+
+/// The whole compute thread: returns when it was told to stop and has left, or when nobody is left
+/// to give orders.
+pub(super) fn run(setup: Setup) -> Result<(), WorkerError> {
+    let mut compute = Compute::prepare(setup)?;
+    let samples = compute.train_data.len();
+    compute.tell(FromWorker::DataReady { samples })?;
+    compute.setup.progress.set_phase(Phase::Waiting);
+    let seat = loop {
+        match compute.setup.orders.blocking_recv() {
+            Some(Order::Start(seat)) => break seat,
+            Some(Order::Stop) | None => return Ok(()),
+            Some(_) => {}
+        }
+    };
+    compute.train(*seat)
+}
+
+struct Compute {
+    setup: Setup,
+    engine: Box<dyn Engine>,
+    train_data: Arc<dyn Dataset>,
+    test_data: Option<Arc<dyn Dataset>>,
+    prefetch: Prefetch,
+    agenda: Agenda,
+    parameters: Vec<f32>,
+    /// Whether `parameters` are those of the seat's clock.
+    current: bool,
+    stopped: bool,
+    tests_due: bool,
+}
+
+impl Compute {
+    fn prepare(setup: Setup) -> Result<Self, WorkerError> {
+        let job = &setup.job;
+        let engine = train::engine(&job.model)
+            .ok_or_else(|| WorkerError::External { job: job.name.clone() })?;
+        let spec: &DataSpec =
+            job.data.as_ref().ok_or_else(|| WorkerError::NoData { job: job.name.clone() })?;
+        let open = |source| data::open(spec, source, &job.model, &setup.data_dir);
+        let train_data = open(&spec.train)?;
+        let test_data = spec.test.as_ref().map(open).transpose()?;
+        let prefetch = Prefetch::start(Arc::clone(&train_data), EpochsOrder::of(job, spec))?;
+        Ok(Self {
+            agenda: Agenda::new(job.mode != Mode::Bsp),
+            parameters: vec![0.0; engine.layout().elements()],
+            current: false,
+            stopped: false,
+            tests_due: false,
+            engine,
+            train_data,
+            test_data,
+            prefetch,
+            setup,
+        })
+    }
+
+    fn tell(&self, message: FromWorker) -> Result<(), NetError> {
+        self.setup.handle.block_on(self.setup.outbox.send(message))
+    }
+
+    fn train(&mut self, mut seat: Seat) -> Result<(), WorkerError> {
+        let everything = seat.plan().groups(|_| true);
+        let tensors: Vec<TensorId> = seat.tensors().collect();
+        self.ask()?;
+        loop {
+            self.take_orders()?;
+            if self.stopped {
+                break;
+            }
+            match self.agenda.poll_next() {
+                Next::Batch { begins } => {
+                    if !self.current {
+                        self.pull(&mut seat, &everything)?;
+                    }
+                    if let Some(lease) = begins {
+                        self.tell(FromWorker::LeaseStarted { lease, at: seat.clock() })?;
+                    }
+                    self.step(&mut seat, &tensors, &everything)?;
+                }
+                Next::Done => break,
+                Next::Idle if self.setup.job.mode.bound().is_some() => {
+                    self.current = false;
+                    self.setup.progress.set_phase(Phase::Waiting);
+                    self.setup.handle.block_on(seat.push_nothing())?;
+                    self.setup.progress.step(seat.clock(), 0, None);
+                }
+                Next::Idle | Next::Wait => {
+                    self.setup.progress.set_phase(Phase::Waiting);
+                    match self.setup.orders.blocking_recv() {
+                        Some(order) => self.handle(order)?,
+                        None => return Ok(()),
+                    }
+                }
+            }
+        }
+        self.leave(&seat)?;
+        self.afterwards(&mut seat, &everything)
+    }
+
+    /// Takes every order that has come.
+    fn take_orders(&mut self) -> Result<(), WorkerError> {
+        loop {
+            match self.setup.orders.try_recv() {
+                Ok(order) => self.handle(order)?,
+                Err(mpsc::error::TryRecvError::Empty) => return Ok(()),
+                Err(mpsc::error::TryRecvError::Disconnected) => {
+                    self.stopped = true;
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn handle(&mut self, order: Order) -> Result<(), WorkerError> {
+        match order {
+            Order::Lease(lease) => {
+                self.agenda.handle_lease(lease);
+                self.read_ahead()?;
+                // A lease without a sample for us is used up already.
+                self.ask()?;
+            }
+            Order::Idle => self.agenda.handle_idle(),
+            Order::NoMoreWork => self.agenda.handle_no_more(),
+            Order::Stop => self.stopped = true,
+            Order::Evaluate => self.tests_due = true,
+            Order::Start(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Asks for a lease when there is nothing left to work on.
+    fn ask(&mut self) -> Result<(), WorkerError> {
+        if self.agenda.poll_request() {
+            self.tell(FromWorker::LeaseRequest)?;
+        }
+        Ok(())
+    }
+
+    fn read_ahead(&mut self) -> Result<(), WorkerError> {
+        while let Some((lease, batch)) = self.agenda.poll_order() {
+            self.prefetch.order(BatchOrder::of(&lease, batch))?;
+        }
+        Ok(())
+    }
+
+    /// One step: gradient and push, question for more work, pull for the next step.
+    fn step(
+        &mut self,
+        seat: &mut Seat,
+        tensors: &[TensorId],
+        everything: &[Group],
+    ) -> Result<(), WorkerError> {
+        let filled = self.prefetch.next(READ_PATIENCE)?;
+        self.read_ahead()?;
+        let (samples, loss) = match filled.batch.samples {
+            0 => {
+                self.setup.handle.block_on(seat.push_nothing())?;
+                (0, None)
+            }
+            samples => {
+                let samples = u32::try_from(samples).expect("at most PUSH_SAMPLES_MAX");
+                (samples, Some(self.gradient(seat, tensors, &filled.batch, samples)?))
+            }
+        };
+        self.prefetch.recycle(filled.batch);
+        self.setup.progress.step(seat.clock(), samples, loss);
+        self.ask()?;
+        self.pull(seat, everything)?;
+        let every = self.setup.job.evaluate.every_steps;
+        if every > 0 && seat.seat() == SeatId(0) && seat.clock().0.is_multiple_of(every) {
+            self.test(seat.version(), false)?;
+        }
+        Ok(())
+    }
+
+    /// Computes the gradient and pushes it tensor by tensor. Returns the loss.
+    fn gradient(
+        &mut self,
+        seat: &mut Seat,
+        tensors: &[TensorId],
+        batch: &Batch,
+        samples: u32,
+    ) -> Result<f32, WorkerError> {
+        let Setup { handle, progress, pause, slowdown, .. } = &self.setup;
+        progress.set_phase(Phase::Computing);
+        let mut bundler = seat.begin(tensors, samples)?;
+        let mut failure: Option<NetError> = None;
+        let began = Instant::now();
+        let mut sending = Duration::ZERO;
+        let loss = self.engine.gradient(&self.parameters, batch, &mut |tensor, values| {
+            let before = Instant::now();
+            if failure.is_none() {
+                failure = handle.block_on(seat.push_tensor(&mut bundler, tensor, values)).err();
+            }
+            sending += before.elapsed();
+        })?;
+        if let Some(failure) = failure {
+            return Err(failure.into());
+        }
+        let computing = began.elapsed().saturating_sub(sending);
+        progress.set_phase(Phase::Pushing);
+        if let Some(factor) = slowdown {
+            pause.wait(computing.mul_f64((factor - 1.0).max(0.0)));
+        }
+        handle.block_on(seat.end(bundler))?;
+        if !loss.is_finite() {
+            tracing::warn!("the loss at step {} is {loss}", seat.clock().0 - 1);
+        }
+        self.current = false;
+        Ok(loss)
+    }
+
+    fn pull(&mut self, seat: &mut Seat, groups: &[Group]) -> Result<(), WorkerError> {
+        self.setup.progress.set_phase(Phase::Pulling);
+        let out = self.parameters.as_mut_slice();
+        self.setup.handle.block_on(async {
+            let pull = seat.request(groups);
+            seat.receive(groups, pull, out).await
+        })?;
+        self.current = true;
+        Ok(())
+    }
+
+    /// Leaves all shards and says so.
+    fn leave(&mut self, seat: &Seat) -> Result<(), WorkerError> {
+        self.setup.handle.block_on(seat.leave())?;
+        self.setup.progress.set_phase(Phase::Finished);
+        self.tell(FromWorker::Finished(self.setup.progress.report()))?;
+        Ok(())
+    }
+
+    /// Tests the model when asked to, until nobody is left to ask.
+    fn afterwards(&mut self, seat: &mut Seat, groups: &[Group]) -> Result<(), WorkerError> {
+        while !self.stopped {
+            if std::mem::take(&mut self.tests_due) {
+                let out = self.parameters.as_mut_slice();
+                self.setup.handle.block_on(async {
+                    let pull = seat.request_unbound(groups);
+                    seat.receive(groups, pull, out).await
+                })?;
+                self.test(seat.version(), true)?;
+                self.setup.progress.set_phase(Phase::Finished);
+            }
+            match self.setup.orders.blocking_recv() {
+                Some(order) => self.handle(order)?,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn test(&mut self, version: Version, is_final: bool) -> Result<(), WorkerError> {
+        self.setup.progress.set_phase(Phase::Evaluating);
+        let Some(data) = &self.test_data else {
+            tracing::warn!("the job names no test data: there is nothing to test on");
+            return Ok(());
+        };
+        let batch = self.setup.job.batch;
+        let sums = evaluate(self.engine.as_mut(), &self.parameters, &**data, batch)?;
+        let count = sums.count.max(1) as f64;
+        let (loss, accuracy) = (sums.loss_sum / count, sums.correct as f64 / count);
+        let evaluated = Evaluated { version, loss, accuracy, is_final };
+        Ok(self.tell(FromWorker::Evaluated(evaluated))?)
+    }
+}
