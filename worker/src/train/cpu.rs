@@ -4,6 +4,7 @@ use super::lenet::Lenet;
 use super::mlp::Mlp;
 use super::resnet::Resnet20;
 use super::tensors::{Gradients, Parameters};
+use super::transformer::Transformer;
 use super::{Batch, Engine, Evaluation, Inputs, TrainError, blas, loss};
 use slackline_common::ids::TensorId;
 use slackline_common::layout::Layout;
@@ -61,7 +62,10 @@ pub(super) fn engine(spec: &ModelSpec) -> Option<Box<dyn Engine>> {
         }
         ModelSpec::Lenet { input, .. } => Box::new(Lenet::new(&layout, input.map(to_usize))),
         ModelSpec::Resnet20 { input, .. } => Box::new(Resnet20::new(&layout, input.map(to_usize))),
-        _ => return None,
+        ModelSpec::Transformer { heads, layers, .. } => {
+            Box::new(Transformer::new(&layout, to_usize(*layers), to_usize(*heads)))
+        }
+        ModelSpec::External => return None,
     };
     blas::use_one_thread();
     Some(Box::new(Cpu {

@@ -72,11 +72,6 @@ impl Images {
     pub(super) fn get(&self, samples: usize) -> &[f32] {
         &self.data[..samples * self.shape.len()]
     }
-
-    /// As [`Images::get`], to write to.
-    pub(super) fn get_mut(&mut self, samples: usize) -> &mut [f32] {
-        &mut self.data[..samples * self.shape.len()]
-    }
 }
 
 /// Copies images given as channel, row, column into a buffer of `shape`.

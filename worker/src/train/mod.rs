@@ -10,6 +10,7 @@
 //! **Never here:** threads, sockets, clocks. One engine is one core; more workers use more cores.
 
 mod activation;
+mod attention;
 mod batch_norm;
 mod blas;
 mod conv;
@@ -17,7 +18,9 @@ mod cpu;
 mod dense;
 #[cfg(test)]
 mod differences;
+mod embedding;
 mod image;
+mod layer_norm;
 mod lenet;
 mod loss;
 mod mlp;
@@ -27,6 +30,7 @@ mod tensors;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod transformer;
 
 use slackline_common::ids::TensorId;
 use slackline_common::layout::Layout;

@@ -14,6 +14,7 @@ fn models() -> Vec<ModelSpec> {
         ModelSpec::Mlp { widths: vec![9, 16, 11, 4] },
         ModelSpec::Lenet { input: [2, 17, 20], channels: [3, 9], hidden: 12, classes: 3 },
         ModelSpec::Resnet20 { input: [3, 9, 10], width: 4, classes: 3 },
+        ModelSpec::Transformer { context: 7, width: 12, heads: 3, layers: 2 },
     ]
 }
 
@@ -199,4 +200,18 @@ fn a_batch_that_does_not_fit_is_refused_with_what_was_seen() {
 fn there_is_no_engine_for_what_clients_bring_or_for_a_faulty_description() {
     assert!(engine(&ModelSpec::External).is_none());
     assert!(engine(&ModelSpec::Mlp { widths: vec![3] }).is_none());
+}
+
+#[test]
+fn text_models_refuse_what_is_no_byte() {
+    let spec = ModelSpec::Transformer { context: 7, width: 4, heads: 1, layers: 1 };
+    let mut engine = engine(&spec).unwrap();
+    let parameters = initialise_all(engine.layout(), 1);
+    let mut batch = batch(&spec, 2, 1);
+    batch.inputs = Inputs::Tokens(vec![256; 14]);
+    let error = engine.evaluate(&parameters, &batch).unwrap_err();
+    assert_eq!(error.to_string(), "input 0 of the batch is 256; bytes are 0 to 255");
+    batch.inputs = Inputs::Dense(vec![0.0; 14]);
+    let error = engine.evaluate(&parameters, &batch).unwrap_err();
+    assert_eq!(error.to_string(), "the batch holds numbers; this model needs bytes of text");
 }
