@@ -25,6 +25,8 @@ mod lenet;
 mod loss;
 mod mlp;
 mod pool;
+#[cfg(test)]
+mod pytorch;
 mod resnet;
 mod tensors;
 #[cfg(test)]
