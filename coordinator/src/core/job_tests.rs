@@ -2,8 +2,8 @@ use super::*;
 use crate::core::effects::Outcome;
 use slackline_common::ids::{ShardId, Version};
 use slackline_common::job::{
-    Clip, DataFormat, DataSource, DataSpec, Evaluate, Length, Mode, OptimizerSpec, Reduce, Schedule,
-    Wire,
+    Clip, DataFormat, DataSource, DataSpec, Evaluate, Length, Mode, OptimizerSpec, Reduce,
+    Schedule, Wire,
 };
 use slackline_common::layout::{Init, TensorSpec};
 use slackline_common::lease::Lease;
@@ -339,8 +339,7 @@ fn a_lost_worker_is_taken_out_and_its_batches_go_to_the_others() {
     assert_eq!(world.heard(1), Some(ToWorker::Idle));
     world.core.handle_gone(world.now, MemberId(2), "reset".to_owned());
     world.settle();
-    let depart =
-        ToServer::Depart { seat: SeatId(1), incarnation: Incarnation(0), term: Term(2) };
+    let depart = ToServer::Depart { seat: SeatId(1), incarnation: Incarnation(0), term: Term(2) };
     assert_eq!(world.server_heard(101), Some(depart.clone()));
     assert_eq!(world.server_heard(102), Some(depart));
     let departed =
@@ -383,10 +382,10 @@ fn a_job_without_workers_left_fails_and_says_who_was_the_last() {
 fn a_lost_server_ends_the_job_with_its_number_address_and_last_phase() {
     let mut world = World::new();
     world.training(job(1, 2, Mode::Bsp), 16);
-    world.server_says(102, FromServer::Heartbeat(ServerReport {
-        phase: Phase::Serving,
-        shards: Vec::new(),
-    }));
+    world.server_says(
+        102,
+        FromServer::Heartbeat(ServerReport { phase: Phase::Serving, shards: Vec::new() }),
+    );
     for _ in 0..6 {
         world.pass(1000);
         world.say(1, FromWorker::Heartbeat(WorkerReport::default()));

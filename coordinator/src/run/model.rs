@@ -39,7 +39,8 @@ impl<'a> ModelFile<'a> {
         }
         let tensors = layout.tensors().iter().zip(0u32..).map(|(tensor, id)| {
             let range = layout.range(TensorId(id));
-            let shape = tensor.shape.iter().map(|size| usize::try_from(*size).unwrap_or(usize::MAX));
+            let shape =
+                tensor.shape.iter().map(|size| usize::try_from(*size).unwrap_or(usize::MAX));
             let data_offsets = (range.start * 4, range.end * 4);
             let info = TensorInfo { dtype: Dtype::F32, shape: shape.collect(), data_offsets };
             (tensor.name.clone(), info)
@@ -49,8 +50,7 @@ impl<'a> ModelFile<'a> {
             ("job_hash".to_owned(), job_hash.to_string()),
             ("step".to_owned(), step.to_string()),
         ]);
-        let metadata =
-            Metadata::new(Some(about), tensors.collect()).map_err(io::Error::other)?;
+        let metadata = Metadata::new(Some(about), tensors.collect()).map_err(io::Error::other)?;
         let mut json = serde_json::to_vec(&metadata)?;
         json.resize(json.len().next_multiple_of(ALIGNMENT), b' ');
         let mut head = (json.len() as u64).to_le_bytes().to_vec();

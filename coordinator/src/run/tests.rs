@@ -1,8 +1,8 @@
 use super::*;
-use slackline_common::ids::Fingerprint;
 use crate::core::effects::Totals;
 use crate::core::time::Millis;
 use slackline_common::blame::Blame;
+use slackline_common::ids::Fingerprint;
 use slackline_common::ids::{SeatId, Version};
 use slackline_common::job::{
     Clip, Evaluate, Job, Length, Mode, OptimizerSpec, Reduce, Schedule, Wire,
@@ -12,7 +12,8 @@ use slackline_common::model::ModelSpec;
 
 fn layout() -> Layout {
     let tensor = |name: &str, shape: &[u64]| TensorSpec::parameter(name, shape, Init::Zeros);
-    Layout::new(vec![tensor("z.weight", &[2, 3]), tensor("a.bias", &[]), tensor("b", &[4])]).unwrap()
+    Layout::new(vec![tensor("z.weight", &[2, 3]), tensor("a.bias", &[]), tensor("b", &[4])])
+        .unwrap()
 }
 
 fn outcome() -> Outcome {
@@ -60,9 +61,8 @@ fn outcome() -> Outcome {
 fn a_second_run_of_a_name_gets_a_folder_of_its_own() {
     let base = tempfile::tempdir().unwrap();
     let runs = base.path().join("runs");
-    let dirs: Vec<_> = (0..3)
-        .map(|_| RunFolder::create(&runs, "mine", 0).unwrap().dir().to_owned())
-        .collect();
+    let dirs: Vec<_> =
+        (0..3).map(|_| RunFolder::create(&runs, "mine", 0).unwrap().dir().to_owned()).collect();
     assert_eq!(dirs, ["mine", "mine-2", "mine-3"].map(|name| runs.join(name)));
 }
 
@@ -94,7 +94,8 @@ fn the_model_file_is_read_back_by_the_safetensors_crate_as_it_was() {
     assert_eq!(summary["test_accuracy"], 0.75);
     assert_eq!(summary["staleness"], 3);
     assert_eq!(summary["seats_lost"], serde_json::json!([1]));
-    let names: Vec<_> = fs::read_dir(folder.dir()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    let names: Vec<_> =
+        fs::read_dir(folder.dir()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert!(names.iter().all(|name| !name.to_string_lossy().ends_with(".part")), "{names:?}");
 }
 

@@ -15,9 +15,8 @@ impl Core {
         let wants_test = run.job.data.as_ref().is_some_and(|data| data.test.is_some());
         let tested = run.last_test.is_some_and(|test| test.is_final);
         if wants_test && !tested {
-            let here = |seat: &SeatId| {
-                run.occupants().any(|(s, o)| s == *seat && o.member.is_some())
-            };
+            let here =
+                |seat: &SeatId| run.occupants().any(|(s, o)| s == *seat && o.member.is_some());
             if run.evaluator.as_ref().is_some_and(here) {
                 return false;
             }

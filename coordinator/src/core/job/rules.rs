@@ -23,7 +23,11 @@ pub(super) fn check(job: &Job) -> Result<(), String> {
     }
     let within = |what: &str, got: u64, limit: u64| {
         let ok = (1..=limit).contains(&got);
-        if ok { Ok(()) } else { Err(format!("the job's {what} is {got}; 1 to {limit} are allowed")) }
+        if ok {
+            Ok(())
+        } else {
+            Err(format!("the job's {what} is {got}; 1 to {limit} are allowed"))
+        }
     };
     within("number of workers", job.workers.into(), SEATS_MAX as u64)?;
     within("number of servers", job.servers.into(), SERVERS_MAX as u64)?;

@@ -154,7 +154,9 @@ impl Core {
         let servers = |what: &str, missing: &dyn Fn(&super::ServerPlace) -> bool| {
             let places = run.servers.iter().enumerate().filter(|(_, place)| missing(place));
             places
-                .map(|(i, place)| format!("waiting for {} to {what} ({waited})", server_words(i, place)))
+                .map(|(i, place)| {
+                    format!("waiting for {} to {what} ({waited})", server_words(i, place))
+                })
                 .collect::<Vec<_>>()
         };
         let mut lines = match run.stage {
@@ -207,9 +209,11 @@ impl Core {
         }
         let seconds = waited.0 / 1000;
         let mut lines = vec![format!("waiting for {} to join ({seconds} s)", parts.join(" and "))];
-        let stuck = self.members.workers().values().filter(|worker| {
-            worker.wanted.is_some_and(|seat| seat.index() >= run.seats.len())
-        });
+        let stuck = self
+            .members
+            .workers()
+            .values()
+            .filter(|worker| worker.wanted.is_some_and(|seat| seat.index() >= run.seats.len()));
         lines.extend(stuck.filter_map(|worker| {
             let (seat, last) = (worker.wanted?, run.seats.len() - 1);
             Some(format!("{} insists on {seat}; the job has seats 0 to {last}", worker.card))
@@ -232,7 +236,9 @@ impl Core {
                 let heard = self.heard(occupant.member, now)?;
                 let phase = phase_words(occupant.report.phase);
                 let words = seat_words(seat, occupant);
-                Some(format!("waiting for {words} to {what} ({waited}; {phase}, last heard {heard} ago)"))
+                Some(format!(
+                    "waiting for {words} to {what} ({waited}; {phase}, last heard {heard} ago)"
+                ))
             })
             .collect()
     }

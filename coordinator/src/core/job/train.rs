@@ -288,8 +288,10 @@ impl Core {
         run.training_to = Some(now);
         let abandoned = run.book.as_ref().map_or(0, |book| book.samples_abandoned());
         if abandoned > 0 && run.stopped.is_none() {
-            let text = format!("{abandoned} samples of lost seats were not trained again: all others \
-                                had been told that the work was done");
+            let text = format!(
+                "{abandoned} samples of lost seats were not trained again: all others \
+                                had been told that the work was done"
+            );
             self.event(now, true, "abandoned", text);
         }
         self.set_stage(now, Stage::Evaluating);

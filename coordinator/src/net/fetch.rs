@@ -1,0 +1,160 @@
+//! Pulls the whole model from the servers, with ordinary pull frames on their control connections.
+
+use slackline_common::codec::{CodecId, codec};
+use slackline_common::ids::{BlockId, Incarnation, ShardId, Step, Version};
+use slackline_common::layout::{Block, Layout};
+use slackline_common::limits::{FRAME_BLOCKS_MAX, FRAME_BODY_BYTES_MAX};
+use slackline_common::placement::{Placement, server_of};
+use slackline_common::quic::{Connection, describe_close_from};
+use slackline_common::wire::control::NO_SEAT;
+use slackline_common::wire::frame::{BlockEntry, Decoder, Reply, ReplyKind, Request, RequestKind};
+use slackline_common::wire::pool::BufferPool;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// Requests on their way at once: 16 MiB hide a long round trip.
+const IN_FLIGHT_MAX: usize = 16;
+/// How long one request may take.
+const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
+/// Most bytes read from a stream at once.
+const READ_BYTES_MAX: usize = 64 << 10;
+
+/// A server's connection, and the words to name it by.
+pub(super) type Source = (Connection, String);
+
+/// The parameters as one flat vector in layout order. `servers` are in the order of their numbers.
+///
+/// # Errors
+/// One sentence that names the server and what it did or did not do.
+pub(super) async fn fetch(
+    layout: &Layout,
+    shards: u16,
+    servers: &[Source],
+) -> Result<Vec<f32>, String> {
+    let count = u16::try_from(servers.len()).map_err(|_| "too many servers".to_owned())?;
+    if count == 0 || shards == 0 {
+        return Err("no server holds the model".to_owned());
+    }
+    let placement = Placement::balance(layout, shards);
+    let mut requests = (0..shards).map(ShardId).flat_map(|shard| {
+        let server = &servers[server_of(shard, count).index()];
+        group(layout, placement.blocks_of(shard)).into_iter().map(move |ids| (server, shard, ids))
+    });
+    let pool = BufferPool::new(IN_FLIGHT_MAX);
+    let mut values = vec![0.0; layout.elements()];
+    let mut running = JoinSet::new();
+    loop {
+        while running.len() < IN_FLIGHT_MAX
+            && let Some((server, shard, ids)) = requests.next()
+        {
+            let (server, pool) = (server.clone(), pool.clone());
+            running.spawn(async move {
+                let reply = timeout(REQUEST_DEADLINE, pull(&server, shard, &ids, &pool)).await;
+                let reply = reply.unwrap_or_else(|_| {
+                    let seconds = REQUEST_DEADLINE.as_secs();
+                    Err(format!("{} did not send its part of the model in {seconds} s", server.1))
+                });
+                reply.map(|reply| (server.1, ids, reply))
+            });
+        }
+        let Some(done) = running.join_next().await else { return Ok(values) };
+        let (who, ids, reply) = done.map_err(|error| format!("fetching the model: {error}"))??;
+        take(layout, &ids, &reply, &mut values).map_err(|what| format!("{who} {what}"))?;
+    }
+}
+
+/// Cuts a shard's blocks into requests whose replies fit a frame.
+fn group(layout: &Layout, blocks: &[BlockId]) -> Vec<Vec<BlockId>> {
+    let mut groups: Vec<Vec<BlockId>> = Vec::new();
+    let mut room = 0;
+    for id in blocks {
+        let bytes = layout.blocks()[id.index()].len * 4;
+        match groups.last_mut().filter(|last| bytes <= room && last.len() < FRAME_BLOCKS_MAX) {
+            Some(last) => last.push(*id),
+            None => {
+                groups.push(vec![*id]);
+                room = FRAME_BODY_BYTES_MAX;
+            }
+        }
+        room -= bytes;
+    }
+    groups
+}
+
+async fn pull(
+    (connection, who): &Source,
+    shard: ShardId,
+    ids: &[BlockId],
+    pool: &BufferPool,
+) -> Result<Reply, String> {
+    let lost = |error: quinn::ConnectionError| describe_close_from(who, &error).to_string();
+    let broken = |what: String| format!("{who}: {what}");
+    let (mut send, mut receive) = connection.open_bi().await.map_err(lost)?;
+    let entry = |block: &BlockId| BlockEntry { block: *block, bytes: 0, codec: CodecId::F32 };
+    let request = Request {
+        kind: RequestKind::Pull,
+        last: false,
+        shard,
+        seat: NO_SEAT,
+        incarnation: Incarnation(0),
+        step: Step(0),
+        version: Version(0),
+        samples: 0,
+        part: 0,
+        norms: Vec::new(),
+        blocks: ids.iter().map(entry).collect(),
+        body: bytes::Bytes::new(),
+    };
+    send.write_all(&request.encode_head()).await.map_err(|error| broken(error.to_string()))?;
+    send.finish().map_err(|error| broken(error.to_string()))?;
+    let mut decoder = Decoder::<Reply>::new(pool);
+    while let Some(chunk) =
+        receive.read_chunk(READ_BYTES_MAX, true).await.map_err(|error| broken(error.to_string()))?
+    {
+        decoder.handle_bytes(&chunk.bytes).map_err(|error| broken(error.to_string()))?;
+    }
+    decoder.finish().map_err(|error| broken(error.to_string()))
+}
+
+/// Puts a reply's blocks in their places.
+fn take(layout: &Layout, ids: &[BlockId], reply: &Reply, values: &mut [f32]) -> Result<(), String> {
+    match reply.kind {
+        ReplyKind::Parameters => {}
+        ReplyKind::Refused => return Err(format!("refuses the model: {}", reply.sentence())),
+        ReplyKind::Ack => return Err("acknowledges a pull instead of answering it".to_owned()),
+    }
+    if !reply.blocks.iter().map(|entry| &entry.block).eq(ids) {
+        return Err(format!("sent {} blocks, not the {} asked for", reply.blocks.len(), ids.len()));
+    }
+    for (entry, bytes) in reply.payloads() {
+        let block: &Block = &layout.blocks()[entry.block.index()];
+        codec(entry.codec)
+            .decode(&bytes, &mut values[block.range()])
+            .map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use slackline_common::layout::{Init, TensorSpec};
+
+    #[test]
+    fn every_block_is_asked_for_once_and_no_reply_exceeds_a_frame() {
+        for shape in [vec![3u64], vec![600, 1000], vec![3 << 20]] {
+            let tensors = [("a", shape), ("b", vec![7])];
+            let tensors =
+                tensors.map(|(name, shape)| TensorSpec::parameter(name, &shape, Init::Zeros));
+            let layout = Layout::new(tensors.to_vec()).unwrap();
+            let all: Vec<BlockId> = layout.blocks().iter().map(|block| block.id).collect();
+            let groups = group(&layout, &all);
+            assert_eq!(groups.concat(), all);
+            for ids in groups {
+                let elements: usize = ids.iter().map(|id| layout.blocks()[id.index()].len).sum();
+                assert!(elements * 4 <= FRAME_BODY_BYTES_MAX && ids.len() <= FRAME_BLOCKS_MAX);
+            }
+        }
+    }
+}
