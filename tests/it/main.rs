@@ -1,4 +1,5 @@
 //! Whole-system tests: the source against the house rules, and real programs on loopback.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod cases;
 mod tidy;

@@ -1,4 +1,5 @@
-//! The one place where a test sleeps: between two looks at a condition, never instead of one.
+//! The one place where a test sleeps: between two looks at a condition, never instead of one; and
+//! where a machine that is slow on purpose is slow.
 
 use std::time::{Duration, Instant};
 
@@ -23,4 +24,10 @@ pub fn wait_for<T>(
         assert!(start.elapsed() < deadline, "waited {deadline:?} for {what}; {}", describe());
         std::thread::sleep(LOOK_INTERVAL);
     }
+}
+
+/// Takes as long as a slow machine's computation would. The delay is what is tested: nothing may rely
+/// on it having been long enough.
+pub async fn work_for(duration: Duration) {
+    tokio::time::sleep(duration).await;
 }

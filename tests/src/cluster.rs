@@ -1,6 +1,8 @@
 //! A cluster of the real programs on loopback, member by member, for tests that need to hurt one.
 
 use crate::clock::wait_for;
+use crate::script::{Driver, Op, Report};
+use slackline_common::quic::endpoint::MTU_LOOPBACK;
 use slackline_common::quic::{Authority, Credentials};
 use slackline_common::role::Role;
 use std::fs;
@@ -52,11 +54,17 @@ pub struct Cluster {
     members: Vec<Member>,
     /// Where the coordinator listens.
     pub coordinator: String,
+    mtu: u16,
 }
 
 impl Cluster {
     /// Starts a coordinator. `extra` is TOML put before its `[certificates]`.
     pub fn new(extra: &str) -> Self {
+        Self::with_mtu(MTU_LOOPBACK, extra)
+    }
+
+    /// As [`Cluster::new`], with packets of another size for every member that is started here.
+    pub fn with_mtu(mtu: u16, extra: &str) -> Self {
         let folder = TempDir::with_prefix("slackline-test-").unwrap();
         let certs = folder.path().join("certs");
         let authority = Authority::create("test").unwrap();
@@ -64,10 +72,11 @@ impl Cluster {
         for role in Role::ALL {
             authority.issue(role, "test", 1).unwrap().write(&certs).unwrap();
         }
-        let mut cluster = Self { folder, members: Vec::new(), coordinator: String::new() };
+        let mut cluster = Self { folder, members: Vec::new(), coordinator: String::new(), mtu };
         let address = cluster.path("address");
         let runs = cluster.path("runs");
-        let config = format!("listen = \"127.0.0.1:0\"\nrun_dir = {runs:?}\nmtu = 6500\n{extra}\n");
+        let config =
+            format!("listen = \"127.0.0.1:0\"\nrun_dir = {runs:?}\nmtu = {mtu}\n{extra}\n");
         let flag = format!("--address-file={}", address.display());
         let id = cluster.start("coordinator", "coordinator", &config, &[&flag]);
         cluster.coordinator = wait_for(
@@ -94,6 +103,11 @@ impl Cluster {
         Credentials::load_from(&self.certificates(), role).unwrap()
     }
 
+    /// A member's process, to look at.
+    pub fn pid(&self, id: MemberId) -> u32 {
+        self.members[id.0].child.id()
+    }
+
     /// The coordinator's handle.
     pub const fn coordinator_id(&self) -> MemberId {
         MemberId(0)
@@ -102,8 +116,8 @@ impl Cluster {
     /// Starts a server. `extra` is TOML put before its `[certificates]`.
     pub fn server(&mut self, extra: &str) -> MemberId {
         let config = format!(
-            "listen = \"127.0.0.1:0\"\ncoordinator = \"{}\"\nmtu = 6500\n{extra}\n",
-            self.coordinator
+            "listen = \"127.0.0.1:0\"\ncoordinator = \"{}\"\nmtu = {}\n{extra}\n",
+            self.coordinator, self.mtu
         );
         self.start(&format!("server-{}", self.members.len()), "server", &config, &[])
     }
@@ -111,9 +125,10 @@ impl Cluster {
     /// Starts a worker. `extra` is TOML put before its `[certificates]`.
     pub fn worker(&mut self, extra: &str) -> MemberId {
         let config = format!(
-            "coordinator = \"{}\"\ndata_dir = {:?}\nmtu = 6500\n{extra}\n",
+            "coordinator = \"{}\"\ndata_dir = {:?}\nmtu = {}\n{extra}\n",
             self.coordinator,
-            root()
+            root(),
+            self.mtu
         );
         self.start(&format!("worker-{}", self.members.len()), "worker", &config, &[])
     }
@@ -139,6 +154,46 @@ impl Cluster {
             .unwrap();
         self.members.push(Member { label: label.to_owned(), child, log });
         MemberId(self.members.len() - 1)
+    }
+
+    /// Starts one client process that plays `scripts`, each in the seat beside it, all at once.
+    pub fn client(&mut self, driver: Driver, scripts: &[(u16, Vec<Op>)]) -> MemberId {
+        let label = format!("client-{}", self.members.len());
+        let mut command = Command::new(program("slackline-test-client"));
+        command.arg(&self.coordinator).arg(self.certificates());
+        for (seat, script) in scripts {
+            let path = self.path(&format!("{label}-{seat}.json"));
+            fs::write(&path, serde_json::to_string(script).unwrap()).unwrap();
+            command.arg(seat.to_string()).arg(driver.name()).arg(path);
+        }
+        let (log, said) = (self.path(&format!("{label}.log")), self.path(&format!("{label}.out")));
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(said).unwrap())
+            .stderr(fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        self.members.push(Member { label, child, log });
+        MemberId(self.members.len() - 1)
+    }
+
+    /// Waits until a client has ended well; returns its report for each script.
+    pub fn reports(&mut self, id: MemberId) -> Vec<Report> {
+        let status = self.wait_for_end(id);
+        assert!(status.success(), "{} ended with {status}; {}", self.label(id), self.logs());
+        let said = fs::read_to_string(self.path(&format!("{}.out", self.label(id)))).unwrap();
+        said.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Waits until one of `ids` has ended by itself.
+    pub fn first_to_end(&mut self, ids: &[MemberId]) -> MemberId {
+        let members = &mut self.members;
+        let ended = || ids.iter().find(|id| members[id.0].child.try_wait().unwrap().is_some());
+        *wait_for("one of the clients to end", PATIENCE, ended, || "none has".to_owned())
+    }
+
+    fn label(&self, id: MemberId) -> &str {
+        &self.members[id.0].label
     }
 
     /// Runs the command line against this cluster and waits for it.

@@ -3,3 +3,6 @@
 
 pub mod clock;
 pub mod cluster;
+pub mod frames;
+pub mod player;
+pub mod script;
