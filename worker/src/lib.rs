@@ -12,6 +12,8 @@ pub mod core;
 pub mod data;
 pub mod net;
 pub mod reference;
+#[cfg(test)]
+mod testing;
 pub mod train;
 pub mod trainer;
 

@@ -19,6 +19,8 @@
 
 mod error;
 mod membership;
+#[cfg(test)]
+mod tests;
 
 pub use error::ClientError;
 pub(crate) use membership::default_name;

@@ -156,7 +156,7 @@ mod tests {
         let mut agenda = Agenda::new(false);
         agenda.handle_lease(lease(0, 9, 90));
         assert_eq!(orders(&mut agenda), [0, 1, 2]);
-        assert_eq!(orders(&mut agenda), []);
+        assert!(orders(&mut agenda).is_empty());
         agenda.poll_next();
         assert_eq!(orders(&mut agenda), [3]);
     }

@@ -11,6 +11,8 @@ mod error;
 pub mod progress;
 pub mod seat;
 pub mod servers;
+#[cfg(test)]
+mod tests;
 
 pub use error::NetError;
 

@@ -3,6 +3,8 @@
 
 mod compute;
 mod error;
+#[cfg(test)]
+mod tests;
 
 pub use error::WorkerError;
 
