@@ -3,7 +3,8 @@
 //! All three products (output, gradient of the input, gradient of the weights) are tiles of
 //! [`super::tile`] over the images as they lie. With a stride, the pixels of the input fall into
 //! classes that see different elements of the kernel; each class is a pass of its own, so no work is
-//! spent on the zeros that a stretched gradient would have.
+//! spent on the zeros that a stretched gradient would have. Without padding, outputs are scattered to
+//! the inputs instead.
 
 use super::image::Shape;
 use super::tensors::{Gradients, Parameters, tensor};
@@ -47,7 +48,8 @@ impl Conv {
         let axes = [(x.height, height), (x.width, width)];
         let axes = axes.map(|(from, to)| Axis::new(from, to, kernel, stride, x.border));
         // At least the padding, so that layers with and without stride can share a buffer.
-        let dy = y.with_border(axes[0].border().max(axes[1].border()).max(x.border));
+        let border = axes[0].border().max(axes[1].border()).max(x.border);
+        let dy = y.with_border(if x.border == 0 { 0 } else { border });
         let elements = (0..kernel)
             .flat_map(|row| (0..kernel * x.channels).map(move |i| x.padded_pixel(row, 0) + i));
         Self {
@@ -59,7 +61,11 @@ impl Conv {
             weight,
             bias: layout.find(&format!("{name}.bias")),
             output: output_pass(x, y, kernel, stride),
-            input_gradient: input_passes(x.with_border(0), dy, kernel, &axes),
+            input_gradient: if x.border == 0 {
+                scatter_passes(x, dy, kernel, stride)
+            } else {
+                input_passes(x.with_border(0), dy, kernel, &axes)
+            },
             elements: padded(elements.collect()),
             sums: vec![0.0; kernel * kernel * x.channels * outputs],
         }
@@ -117,6 +123,11 @@ impl Conv {
         add: bool,
     ) {
         let dx_len = self.x.with_border(0).len();
+        // Without padding the passes overlap.
+        if self.x.border == 0 && !add {
+            dx.fill(0.0);
+        }
+        let add = add || self.x.border == 0;
         for pass in &mut self.input_gradient {
             pass.pack(parameters.get(self.weight));
             let samples = dy.chunks_exact(self.dy.len()).zip(dx.chunks_exact_mut(dx_len));
@@ -307,7 +318,24 @@ fn output_pass(x: Shape, y: Shape, kernel: usize, stride: usize) -> Pass {
     })
 }
 
-/// One pass per class of input pixels. Input pixel `i` along an axis was multiplied by kernel
+/// One pass per kernel row, for a convolution without padding: each output pixel adds to the inputs
+/// it came from. Reading outputs through a border would cost `input / output` pixels more.
+fn scatter_passes(dx: Shape, dy: Shape, kernel: usize, stride: usize) -> Vec<Pass> {
+    let inputs = dx.channels;
+    let pass = |down: usize| {
+        let pixels = (0..dy.height).flat_map(|row| (0..dy.width).map(move |column| (row, column)));
+        let pixels = pixels.map(|(row, column)| {
+            (dy.pixel(row, column), dx.pixel(row * stride + down, column * stride))
+        });
+        Pass::new(pixels.collect(), kernel * inputs, (1, dy.channels, 0), |_, output, column| {
+            let (across, input) = (column / inputs, column % inputs);
+            ((output * inputs + input) * kernel + down) * kernel + across
+        })
+    };
+    (0..kernel).map(pass).collect()
+}
+
+/// One pass per class of input pixels, for a convolution with padding. Input pixel `i` along an axis was multiplied by kernel
 /// elements `k = r + stride × j` with `r = (i + padding) mod stride` into outputs `q - j` with
 /// `q = (i + padding) / stride`; reading the outputs upwards takes the elements downwards.
 fn input_passes(dx: Shape, dy: Shape, kernel: usize, axes: &[Axis; 2]) -> Vec<Pass> {
@@ -439,6 +467,7 @@ mod tests {
             [5, 1, 0, 7, 6, 1, 20],
             [5, 1, 0, 5, 6, 9, 3],
             [5, 3, 2, 8, 8, 1, 2],
+            [3, 2, 0, 8, 6, 5, 7],
         ] {
             let (layout, mut layer) = case(sizes);
             let inputs = 2 * layer.0.x.with_border(0).len();

@@ -1,9 +1,11 @@
 //! Pooling over channels-last images.
 
 use super::image::Shape;
+use multiversion::multiversion;
 
-/// The window that gave a maximum, or this: every value was at most 0.
-const NONE: u8 = 4;
+/// The place in the window that gave a maximum, 0 to 3, or this: every value was at most 0. As wide
+/// as the values, so that both fit the same lanes.
+const NONE: u32 = 4;
 
 /// Maximum over 2×2 windows, cut off at 0: max-pooling and ReLU at once, in whichever order. A last
 /// odd row or column is left out.
@@ -12,7 +14,7 @@ pub(super) struct MaxPool {
     pub(super) x: Shape,
     pub(super) y: Shape,
     /// For every output, which of its four inputs it is, or [`NONE`].
-    winners: Vec<u8>,
+    winners: Vec<u32>,
 }
 
 impl MaxPool {
@@ -40,39 +42,60 @@ impl MaxPool {
     /// Writes the gradient of the input to images of the same size as `self.x` with the border of
     /// `dx_shape`; `dy` has no border.
     pub(super) fn backward(&self, dy: &[f32], dx_shape: Shape, dx: &mut [f32]) {
-        let channels = self.x.channels;
-        let len = self.y.height * self.y.row_len();
+        let (channels, row_len) = (self.x.channels, self.y.row_len());
+        let len = self.y.height * row_len;
         let samples = dy.chunks_exact(len).zip(dx.chunks_exact_mut(dx_shape.len()));
         for ((dy, dx), winners) in samples.zip(self.winners.chunks_exact(len)) {
-            (0..dx_shape.height)
-                .for_each(|row| dx[dx_shape.pixel(row, 0)..][..dx_shape.row_len()].fill(0.0));
-            for (i, (dy, winner)) in dy.iter().zip(winners).enumerate() {
-                if *winner != NONE {
-                    let (pixel, channel) = (i / channels, i % channels);
-                    let row = 2 * (pixel / self.y.width) + usize::from(*winner / 2);
-                    let column = 2 * (pixel % self.y.width) + usize::from(*winner % 2);
-                    dx[dx_shape.pixel(row, column) + channel] = *dy;
+            let rows = dy.chunks_exact(row_len).zip(winners.chunks_exact(row_len));
+            for (row, (dy, winners)) in rows.enumerate() {
+                for below in 0..2 {
+                    let dx = &mut dx[dx_shape.pixel(2 * row + below as usize, 0)..];
+                    let dx = &mut dx[..dx_shape.row_len()];
+                    spread(dy, winners, channels, 2 * below, &mut dx[..2 * row_len]);
+                    dx[2 * row_len..].fill(0.0);
                 }
+            }
+            for row in 2 * self.y.height..dx_shape.height {
+                dx[dx_shape.pixel(row, 0)..][..dx_shape.row_len()].fill(0.0);
             }
         }
     }
 }
 
 /// One row of outputs from two rows of inputs.
-fn largest_of_four(x: [&[f32]; 2], channels: usize, y: &mut [f32], winners: &mut [u8]) {
+#[multiversion(targets("x86_64+avx2+fma"))]
+fn largest_of_four(x: [&[f32]; 2], channels: usize, y: &mut [f32], winners: &mut [u32]) {
     let outputs = y.chunks_exact_mut(channels).zip(winners.chunks_exact_mut(channels));
-    for (i, (y, winners)) in outputs.enumerate() {
-        let at = 2 * i * channels;
-        let window: [&[f32]; 4] =
-            [0, 1, 2, 3].map(|w: usize| &x[w / 2][at + w % 2 * channels..][..channels]);
-        for (channel, (y, winner)) in y.iter_mut().zip(winners).enumerate() {
-            (*y, *winner) = (0.0, NONE);
-            for (place, x) in (0..).zip(window) {
+    let upper = x[0].chunks_exact(2 * channels);
+    let lower = x[1].chunks_exact(2 * channels);
+    for ((y, winners), (upper, lower)) in outputs.zip(upper.zip(lower)) {
+        let (a, b) = upper.split_at(channels);
+        let (c, d) = lower.split_at(channels);
+        let window = a.iter().zip(b).zip(c.iter().zip(d));
+        for ((y, winner), ((a, b), (c, d))) in y.iter_mut().zip(winners).zip(window) {
+            let (mut most, mut place) = (0.0, NONE);
+            for (i, x) in [(0, *a), (1, *b), (2, *c), (3, *d)] {
                 // A NaN wins and stays: a broken parameter shows in the loss.
-                if !(x[channel] <= *y) {
-                    (*y, *winner) = (x[channel], place);
-                }
+                let more = !(x <= most);
+                most = if more { x } else { most };
+                place = if more { i } else { place };
             }
+            (*y, *winner) = (most, place);
+        }
+    }
+}
+
+/// Gives one row of inputs its gradients: those of the outputs whose winner lies in this row, at
+/// `place` or the one after it.
+#[multiversion(targets("x86_64+avx2+fma"))]
+fn spread(dy: &[f32], winners: &[u32], channels: usize, place: u32, dx: &mut [f32]) {
+    let outputs = dy.chunks_exact(channels).zip(winners.chunks_exact(channels));
+    for ((dy, winners), dx) in outputs.zip(dx.chunks_exact_mut(2 * channels)) {
+        let (left, right) = dx.split_at_mut(channels);
+        let inputs = left.iter_mut().zip(right);
+        for ((dy, winner), (left, right)) in dy.iter().zip(winners).zip(inputs) {
+            *left = if *winner == place { *dy } else { 0.0 };
+            *right = if *winner == place + 1 { *dy } else { 0.0 };
         }
     }
 }
