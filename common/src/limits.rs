@@ -82,3 +82,6 @@ pub const PULLS_WITHOUT_SEAT_MAX: usize = 4096;
 pub const REPLIES_ENCODED_PER_CONNECTION_MAX: usize = 4;
 /// Idle frame buffers a server keeps for reuse: 32 MiB.
 pub const IDLE_BUFFERS_MAX: usize = 32;
+/// Seconds a peer has to send one frame, or to take one reply: 1 MiB in 60 s is 140 kbit/s. A slower
+/// one is cut, so that a trickle cannot hold a buffer for ever.
+pub const FRAME_SECONDS_MAX: u64 = 60;

@@ -287,8 +287,9 @@ mod tests {
                 }
             }
             while let Some(token) = clocks.poll_release() {
-                running[token.0 as usize] = true;
-                let clock = clocks.seat(SeatId(token.0 as u16)).unwrap().clock;
+                let seat = u16::try_from(token.0).unwrap();
+                running[usize::from(seat)] = true;
+                let clock = clocks.seat(SeatId(seat)).unwrap().clock;
                 assert_eq!(clock, clocks.slowest());
             }
         }

@@ -3,6 +3,10 @@
 //!
 //! A simulator or a bench uses [`Shard`] (or `core::Engine`) directly: it has no thread and no clock.
 
+mod thread;
+
+pub use thread::{Answered, Gone, Ordered, ShardHandle};
+
 use crate::core::{Admission, Effect, Engine, EngineSpec, Record, Token, Verdict};
 use slackline_common::wire::frame::{Reply, Request};
 

@@ -1,5 +1,7 @@
 //! One small cluster without a network, and the sentences that must hold for it.
 
+#![allow(clippy::cast_possible_truncation)] // the numbers here are small
+
 mod cases;
 mod pushes;
 mod random;

@@ -33,7 +33,7 @@ fn permutations(n: usize) -> Vec<Vec<usize>> {
         }
         for i in 0..k {
             generate(k - 1, order, out);
-            order.swap(if k % 2 == 0 { i } else { 0 }, k - 1);
+            order.swap(if k.is_multiple_of(2) { i } else { 0 }, k - 1);
         }
     }
     let mut out = Vec::new();
