@@ -10,14 +10,15 @@
 //! ```
 
 mod finish;
+mod join;
 mod rules;
 mod start;
 mod status;
 mod train;
 
-use super::effects::{Effect, Event, ModelSource};
+use super::effects::{Effect, Event};
 use super::leases::LeaseBook;
-use super::membership::{Card, MemberId, Members, card};
+use super::membership::{Card, MemberId, Members};
 use super::time::{Millis, time_of_day};
 use slackline_common::blame::Blame;
 use slackline_common::ids::{Fingerprint, Incarnation, SeatId, ServerId, Step, Term};
@@ -25,8 +26,8 @@ use slackline_common::job::Job;
 use slackline_common::layout::Layout;
 use slackline_common::model::ModelSpec;
 use slackline_common::wire::control::{
-    Ended, Evaluated, FromServer, FromWorker, Hello, MemberStatus, ServerReport, ToServer,
-    ToWorker, Welcome, WorkerReport,
+    Ended, Evaluated, FromServer, FromWorker, MemberStatus, ServerReport, ToServer, ToWorker,
+    WorkerReport,
 };
 use std::collections::VecDeque;
 
@@ -159,6 +160,7 @@ pub struct Core {
     run: Option<Run>,
     effects: VecDeque<Effect>,
     next_pulse: Millis,
+    last_tick: Millis,
     over: bool,
 }
 
@@ -207,6 +209,7 @@ impl Core {
             run: None,
             effects: VecDeque::new(),
             next_pulse: Millis(0),
+            last_tick: Millis(0),
             over: false,
         }
     }
@@ -292,6 +295,12 @@ impl Core {
 
     /// Input: time has passed. Call several times per quarter of the lease.
     pub fn handle_tick(&mut self, now: Millis) {
+        // This process was away (stopped, asleep, starved), and what members said meanwhile is still
+        // unread: nobody is given up for that.
+        if now.since(self.last_tick).0 > self.settings.lease.0 / 2 {
+            self.members.all_heard(now);
+        }
+        self.last_tick = now;
         for id in self.members.silent(now, self.settings.lease) {
             self.leave(now, id, Cause::Silent);
             let lease = self.settings.lease;
@@ -397,106 +406,9 @@ impl Core {
         }
     }
 
-    /// The model's place, while servers hold one.
-    ///
-    /// # Errors
-    /// The sentence to refuse with.
-    pub fn model_source(&self) -> Result<ModelSource, String> {
-        let run = self.run.as_ref().ok_or("there is no job, so there is no model")?;
-        match (&run.layout, run.stage) {
-            (Some(layout), Stage::Training | Stage::Evaluating | Stage::Fetching) => {
-                Ok(ModelSource {
-                    layout: layout.clone(),
-                    servers: run
-                        .servers
-                        .iter()
-                        .enumerate()
-                        .map(|(i, place)| (place.member, server_words(i, place)))
-                        .collect(),
-                    shards: run.shards,
-                    job_hash: run.hash,
-                    step: self.step(),
-                })
-            }
-            _ => Err(format!(
-                "job {:?} is {}: the model has no values to export",
-                run.job.name,
-                self.phase_word()
-            )),
-        }
-    }
-
     /// The job's name, while there is one.
     pub fn job_name(&self) -> Option<&str> {
         self.run.as_ref().map(|run| run.job.name.as_str())
-    }
-
-    fn worker_hello(
-        &mut self,
-        now: Millis,
-        id: MemberId,
-        address: &str,
-        hello: &Hello,
-        seat: Option<SeatId>,
-    ) {
-        let card = card(&hello.name, address, now);
-        let epoch = self.settings.started_unix_millis;
-        let clock = move |at: Millis| time_of_day(epoch + at.0);
-        let held = seat.and_then(|seat| {
-            let (_, occupant) = self.run.as_ref()?.live().find(|(held, _)| *held == seat)?;
-            let since = clock(occupant.card.joined);
-            Some(super::membership::seat_is_held(seat, &occupant.card, &since))
-        });
-        let text = format!("worker {card} joined");
-        let added = match held {
-            Some(refusal) => Err(refusal),
-            None => self.members.add_worker(id, card, seat, clock),
-        };
-        match added {
-            Ok(()) => {
-                self.effects.push_back(Effect::ToWorker(id, ToWorker::Welcome(self.welcome())));
-                self.event(now, false, "joined", text);
-            }
-            Err(refusal) => self.refuse_worker(now, id, refusal),
-        }
-    }
-
-    fn server_hello(
-        &mut self,
-        now: Millis,
-        id: MemberId,
-        address: &str,
-        hello: &Hello,
-        advertise: String,
-        shards: u16,
-    ) {
-        let card = card(&hello.name, address, now);
-        let epoch = self.settings.started_unix_millis;
-        let clock = move |at: Millis| time_of_day(epoch + at.0);
-        let text = format!("server {card} joined, reached at {advertise}, shards: {shards}");
-        match self.members.add_server(id, card, advertise, shards, clock) {
-            Ok(()) => {
-                self.effects.push_back(Effect::ToServer(id, ToServer::Welcome(self.welcome())));
-                self.event(now, false, "joined", text);
-            }
-            Err(refusal) => {
-                self.event(now, true, "refused", refusal.clone());
-                self.effects.push_back(Effect::ToServer(id, ToServer::Refused(refusal.clone())));
-                self.effects.push_back(Effect::Close(id, refusal));
-            }
-        }
-    }
-
-    fn welcome(&self) -> Welcome {
-        Welcome { run_id: self.settings.run_id.clone(), lease_millis: self.settings.lease.0 }
-    }
-
-    /// Tells a worker why it cannot take part; it is no member any more.
-    fn refuse_worker(&mut self, now: Millis, id: MemberId, refusal: String) {
-        self.event(now, true, "refused", refusal.clone());
-        self.effects.push_back(Effect::ToWorker(id, ToWorker::Refused(refusal.clone())));
-        self.effects.push_back(Effect::Close(id, refusal.clone()));
-        self.leave(now, id, Cause::Failed(refusal));
     }
 
     fn on_server(&mut self, id: MemberId, note: impl FnOnce(&mut ServerPlace)) {
@@ -517,7 +429,7 @@ impl Core {
         time_of_day(self.settings.started_unix_millis + at.0)
     }
 
-    fn to_seat(&mut self, seat: SeatId, message: ToWorker) {
+    fn tell_seat(&mut self, seat: SeatId, message: ToWorker) {
         let member = self
             .run
             .as_mut()
@@ -528,7 +440,7 @@ impl Core {
         }
     }
 
-    fn to_servers(&mut self, message: &ToServer) {
+    fn tell_servers(&mut self, message: &ToServer) {
         if let Some(run) = &self.run {
             let to = run.servers.iter();
             self.effects.extend(to.map(|s| Effect::ToServer(s.member, message.clone())));

@@ -1,3 +1,5 @@
+#![allow(clippy::cast_possible_truncation)] // small numbers of the tests' own
+
 use super::*;
 use crate::core::effects::Outcome;
 use slackline_common::ids::{ShardId, Version};
@@ -7,7 +9,7 @@ use slackline_common::job::{
 };
 use slackline_common::layout::{Init, TensorSpec};
 use slackline_common::lease::Lease;
-use slackline_common::wire::control::{Phase, ShardReport};
+use slackline_common::wire::control::{Hello, Phase, ShardReport};
 
 /// A coordinator, its members by name, and what each was told and not yet asked about.
 struct World {
@@ -127,9 +129,11 @@ impl World {
     }
 
     fn pass(&mut self, millis: u64) {
-        self.now = self.now.plus(Millis(millis));
-        self.core.handle_tick(self.now);
-        self.settle();
+        for part in (0..millis).step_by(500) {
+            self.now = self.now.plus(Millis((millis - part).min(500)));
+            self.core.handle_tick(self.now);
+            self.settle();
+        }
     }
 
     /// The next thing a worker was told.
@@ -263,8 +267,8 @@ fn nothing_starts_before_all_are_present_and_the_lines_say_who_is_missing() {
     assert_eq!(world.heard(2), Some(ToWorker::Welcome(world.core.welcome())));
     assert_eq!(world.heard(2), None);
     assert!(world.events.iter().all(|(warning, kind, _)| *kind != "waiting" || !warning));
-    world.now = Millis(9999);
-    world.say(1, FromWorker::Heartbeat(WorkerReport::default()));
+    world.pass(3999);
+    assert!(world.events.iter().all(|(warning, kind, _)| *kind != "waiting" || !warning));
     world.pass(1);
     assert!(world.events.iter().any(|(warning, kind, _)| *kind == "waiting" && *warning));
 }
@@ -391,7 +395,7 @@ fn a_lost_server_ends_the_job_with_its_number_address_and_last_phase() {
         world.say(1, FromWorker::Heartbeat(WorkerReport::default()));
         world.server_says(101, FromServer::Heartbeat(figures(123, 9)));
     }
-    let reason = "server 1 (127.0.0.1:102, s102) missing since 12:03:00 UTC, last heard 6.0 s ago \
+    let reason = "server 1 (127.0.0.1:102, s102) missing since 12:03:00 UTC, last heard 5.5 s ago \
                   while serving; step 123";
     assert_eq!(world.outcome.clone().unwrap().reason, reason);
     world.core.handle_concluded(world.now, Ok(()));
@@ -475,6 +479,7 @@ fn a_stop_lets_workers_finish_and_keeps_the_model() {
     [1, 2].iter().for_each(|worker| world.finished(*worker, 3));
     world.core.handle_gone(world.now, MemberId(1), "done".to_owned());
     world.settle();
+    assert_eq!(world.last_event("gone"), "seat 0 (w1 at 10.0.0.1:9) has finished and left");
     assert_eq!(world.heard(1), Some(ToWorker::Evaluate));
     assert_eq!(world.heard(2), Some(ToWorker::Evaluate)); // the first one is gone
     world.core.handle_gone(world.now, MemberId(2), "done".to_owned());
@@ -532,4 +537,13 @@ fn a_member_without_a_hello_changes_nothing() {
     world.core.handle_gone(world.now, MemberId(9), "reset".to_owned());
     world.settle();
     assert_eq!((world.told.len(), world.told_servers.len(), world.events.len()), (0, 0, 0));
+}
+
+#[test]
+fn nobody_is_given_up_because_the_coordinator_itself_was_away() {
+    let mut world = World::new();
+    world.worker(1, None);
+    world.core.handle_tick(Millis(60_000));
+    world.settle();
+    assert_eq!((world.core.members().workers().len(), world.closed.len()), (1, 0));
 }

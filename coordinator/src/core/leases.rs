@@ -13,11 +13,12 @@ use slackline_common::ids::{LeaseId, SeatId, Step};
 use slackline_common::job::Length;
 use slackline_common::lease::Lease;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 /// Most batches of one planned lease.
 const PLANNED_BATCHES_MAX: u64 = 64;
 /// Most batches of a lease cut on demand: what a dying seat may lose.
-const DEMAND_BATCHES_MAX: u64 = 8;
+const DEMAND_BATCHES_MAX: u32 = 8;
 /// Most samples of a data set: keeps sums of positions far inside 64 bits.
 pub const SAMPLES_MAX: u64 = 1 << 40;
 
@@ -235,7 +236,7 @@ impl LeaseBook {
         if self.stopped {
             return None;
         }
-        let mut lease = match self.orphans.pop_front() {
+        let mut lease = match self.take_orphan() {
             Some(lease) => lease,
             None if self.plan.interleaved => self.take_planned(seat)?,
             None => self.take_on_demand()?,
@@ -280,7 +281,7 @@ impl LeaseBook {
             let rank = pass.seats.iter().position(|other| *other == seat);
             let lease = rank
                 .filter(|_| step < pass.steps)
-                .map(|rank| self.planned(epoch, pass, rank, step..pass.steps));
+                .map(|rank| self.planned(epoch, pass, rank, step..pass.steps, PLANNED_BATCHES_MAX));
             let holder = self.live.get_mut(&seat)?;
             if let Some(lease) = lease {
                 holder.step += u64::from(lease.batches);
@@ -291,16 +292,23 @@ impl LeaseBook {
         }
     }
 
-    fn planned(&self, epoch: u64, pass: &Pass, rank: usize, steps: std::ops::Range<u64>) -> Lease {
+    fn planned(
+        &self,
+        epoch: u64,
+        pass: &Pass,
+        rank: usize,
+        steps: Range<u64>,
+        batches_max: u64,
+    ) -> Lease {
         let batch = u64::from(self.plan.batch);
         let stride = pass.seats.len() as u64 * batch;
-        let batches = (steps.end - steps.start).min(PLANNED_BATCHES_MAX);
+        let batches = (steps.end - steps.start).min(batches_max);
         Lease {
             id: LeaseId(0),
             epoch,
             first: steps.start * stride + rank as u64 * batch,
             stride,
-            batches: u32::try_from(batches).expect("at most PLANNED_BATCHES_MAX"),
+            batches: u32::try_from(batches).expect("at most 32 bits of them"),
             batch: self.plan.batch,
             samples: self.plan.samples,
         }
@@ -348,7 +356,7 @@ impl LeaseBook {
                 std::cmp::Ordering::Greater => 0,
             };
             while step < pass.steps {
-                let lease = self.planned(epoch, pass, rank, step..pass.steps);
+                let lease = self.planned(epoch, pass, rank, step..pass.steps, u32::MAX.into());
                 step += u64::from(lease.batches);
                 rest.push(lease);
             }
@@ -366,7 +374,7 @@ impl LeaseBook {
         let to_end = self.plan.samples - first;
         let here = to_end.min(self.uncut);
         let share = self.uncut.div_ceil(batch) / (2 * self.live.len().max(1) as u64);
-        let wanted = share.clamp(1, DEMAND_BATCHES_MAX);
+        let wanted = share.clamp(1, DEMAND_BATCHES_MAX.into());
         // The end of the epoch cuts its last batch by itself; the end of the job does not, so its
         // last batch is a lease of its own with a shorter batch.
         let (batches, batch) = match here / batch {
@@ -388,18 +396,27 @@ impl LeaseBook {
         })
     }
 
-    /// Puts a lease back, in as many parts as there are seats to share it.
+    /// Puts a lease back, without the empty batches at its end.
     fn orphan(&mut self, lease: Lease) {
-        let seats = u32::try_from(self.live.len().max(1)).expect("at most SEATS_MAX");
-        let part = lease.batches.div_ceil(seats);
-        let mut done = 0;
-        while let Some(rest) = lease.remainder(done) {
-            let part = Lease { batches: part.min(rest.batches), ..rest };
-            done += part.batches;
-            if samples_of(&part) > 0 {
-                self.orphans.push_back(part);
-            }
+        let (full, rest) = full_batches(&lease);
+        let batches = full + u32::from(rest > 0);
+        if batches > 0 {
+            self.orphans.push_back(Lease { batches, ..lease });
         }
+    }
+
+    /// A seat's share of the first lease that was put back: the parts shrink towards its end, so
+    /// that the seats are through with it at about the same time.
+    fn take_orphan(&mut self) -> Option<Lease> {
+        let seats = u32::try_from(self.live.len().max(1)).unwrap_or(u32::MAX);
+        let first = self.orphans.front_mut()?;
+        let batches = first.batches.div_ceil(seats).min(DEMAND_BATCHES_MAX);
+        let lease = Lease { batches, ..*first };
+        match first.remainder(batches) {
+            Some(rest) => *first = rest,
+            None => drop(self.orphans.pop_front()),
+        }
+        Some(lease)
     }
 }
 
@@ -409,13 +426,20 @@ fn done_batches(held: &Held, clock: Step) -> u32 {
     u32::try_from(done.min(u64::from(held.lease.batches))).expect("no more than the lease has")
 }
 
+/// How many batches of a lease are full, and how many samples the one after them has; those that
+/// follow are empty, for batches do not overlap.
+fn full_batches(lease: &Lease) -> (u32, u64) {
+    let batch = u64::from(lease.batch);
+    let room = lease.samples.checked_sub(lease.first + batch);
+    let full = room.map_or(0, |room| room / lease.stride + 1).min(lease.batches.into());
+    let full = u32::try_from(full).expect("no more than the lease has");
+    let rest = if full < lease.batches { lease.positions(full) } else { 0..0 };
+    (full, rest.end - rest.start)
+}
+
 fn samples_of(lease: &Lease) -> u64 {
-    (0..lease.batches)
-        .map(|k| {
-            let positions = lease.positions(k);
-            positions.end - positions.start
-        })
-        .sum()
+    let (full, rest) = full_batches(lease);
+    u64::from(full) * u64::from(lease.batch) + rest
 }
 
 #[cfg(test)]

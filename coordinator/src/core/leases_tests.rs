@@ -1,3 +1,5 @@
+#![allow(clippy::cast_possible_truncation)] // small numbers of the tests' own
+
 use super::*;
 use proptest::prelude::*;
 
@@ -16,7 +18,7 @@ struct World {
     workers: Vec<Worker>,
     counts: BTreeMap<u64, Vec<u32>>,
     /// The positions each seat's pushes had, in order.
-    pushed: Vec<Vec<(u64, std::ops::Range<u64>)>>,
+    pushed: Vec<Vec<(u64, Range<u64>)>>,
 }
 
 impl World {
@@ -220,4 +222,32 @@ fn a_stopped_job_has_nothing_more_to_hand_out() {
     }
     book.stop();
     assert_eq!(book.request(SeatId(0)), Grant::Done);
+}
+
+#[test]
+fn the_samples_of_a_lease_are_those_of_its_batches() {
+    for (first, stride, batches, batch, samples) in [
+        (0, 4, 3, 4, 12),
+        (0, 4, 3, 4, 11),
+        (0, 8, 5, 4, 13),
+        (4, 8, 5, 4, 13),
+        (12, 8, 5, 4, 13),
+        (13, 8, 5, 4, 13),
+        (40, 8, 5, 4, 13),
+        (0, 1, 7, 1, 3),
+    ] {
+        let lease = Lease { id: LeaseId(0), epoch: 0, first, stride, batches, batch, samples };
+        let counted: u64 = (0..batches).map(|k| lease.positions(k).count() as u64).sum();
+        assert_eq!(samples_of(&lease), counted, "{lease:?}");
+    }
+}
+
+#[test]
+fn a_seat_lost_from_an_enormous_plan_costs_little() {
+    let plan = plan(true, 2, 1, SAMPLES_MAX, Length::Epochs(1));
+    let mut book = LeaseBook::new(plan, [SeatId(0), SeatId(1)]);
+    assert!(matches!(book.request(SeatId(0)), Grant::Lease(_)));
+    assert_eq!(book.release(SeatId(1), Step(0)), SAMPLES_MAX / 2);
+    assert!(book.orphans.len() <= 1024);
+    assert!(matches!(book.request(SeatId(0)), Grant::Lease(lease) if lease.batches == 8));
 }

@@ -160,9 +160,16 @@ impl Members {
     /// Notes that a member was heard.
     pub fn heard(&mut self, id: MemberId, now: Millis) {
         let worker = self.workers.get_mut(&id).map(|worker| &mut worker.card);
-        if let Some(card) = worker.or(self.servers.get_mut(&id).map(|server| &mut server.card)) {
+        let server = self.servers.get_mut(&id).map(|server| &mut server.card);
+        if let Some(card) = worker.or(server) {
             card.heard = now;
         }
+    }
+
+    /// Notes that everybody may have been heard.
+    pub fn all_heard(&mut self, now: Millis) {
+        self.workers.values_mut().for_each(|worker| worker.card.heard = now);
+        self.servers.values_mut().for_each(|server| server.card.heard = now);
     }
 
     /// The members that have been silent for longer than the lease.

@@ -65,8 +65,8 @@ pub(super) struct Hub {
 impl Hub {
     pub(super) fn new(config: &CoordinatorConfig, inputs: mpsc::Sender<Input>) -> Self {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let started_unix_millis = u64::try_from(since_1970.as_millis()).unwrap_or_default();
-        let millis = |seconds: f64| Millis((seconds * 1000.0) as u64);
+        let started_unix_millis = millis(since_1970).0;
+        let millis = |seconds: f64| millis(Duration::from_secs_f64(seconds));
         let settings = Settings {
             lease: millis(config.lease_seconds),
             start_timeout: millis(config.start_timeout_seconds),
@@ -117,6 +117,9 @@ impl Hub {
                 _ = watch.tick() => self.tell_watchers(),
                 () = &mut shutdown, if !asked_to_end => {
                     asked_to_end = true;
+                    if self.core.job_name().is_none() {
+                        self.failure = None; // of a job that was told of long ago
+                    }
                     tracing::info!("asked to end: the job is stopped, its model kept");
                     self.core.handle_shutdown(self.now(), "a signal");
                 }
@@ -134,7 +137,7 @@ impl Hub {
     }
 
     fn now(&self) -> Millis {
-        Millis(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
+        millis(self.started.elapsed())
     }
 
     fn handle(&mut self, input: Input) {
@@ -403,6 +406,10 @@ impl Hub {
             }
         }
     }
+}
+
+fn millis(duration: Duration) -> Millis {
+    Millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
 
 async fn stream_model(

@@ -1,5 +1,7 @@
 //! Real endpoints on loopback, throw-away certificates, members that follow a script.
 
+#![allow(clippy::cast_possible_truncation)] // small numbers of the tests' own
+
 use crate::{CoordinatorError, Listening};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

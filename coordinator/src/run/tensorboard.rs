@@ -62,6 +62,7 @@ fn event(unix_millis: u64, step: u64, scalars: &[(&str, f64)]) -> Vec<u8> {
         let mut value = Vec::new();
         put_bytes(&mut value, 1, tag.as_bytes());
         value.push((2 << 3) | 5); // fixed 32 bits
+        #[allow(clippy::cast_possible_truncation)] // the format has no wider scalar
         value.extend_from_slice(&(*number as f32).to_le_bytes());
         put_bytes(&mut summary, 1, &value);
     }
@@ -86,10 +87,10 @@ fn put_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
 
 fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
-        out.push((value & 0x7f) as u8 | 0x80);
+        out.push(value.to_le_bytes()[0] | 0x80);
         value >>= 7;
     }
-    out.push(value as u8);
+    out.push(value.to_le_bytes()[0]);
 }
 
 fn record(data: &[u8]) -> Vec<u8> {

@@ -1,3 +1,5 @@
+#![allow(clippy::cast_possible_truncation)] // small numbers of the tests' own
+
 use super::*;
 use crate::core::effects::Totals;
 use crate::core::time::Millis;

@@ -1,7 +1,7 @@
 //! From the last step to the end: the last test, the model, the last figures, the files.
 
 use super::{Core, Stage, Standing, server_words};
-use crate::core::effects::{Effect, Outcome};
+use crate::core::effects::{Effect, ModelSource, Outcome};
 use crate::core::membership::MemberId;
 use crate::core::time::Millis;
 use slackline_common::blame::Blame;
@@ -26,7 +26,7 @@ impl Core {
                 .map(|(seat, _)| seat);
             if let Some(seat) = next {
                 run.evaluator = Some(seat);
-                self.to_seat(seat, ToWorker::Evaluate);
+                self.tell_seat(seat, ToWorker::Evaluate);
                 return false;
             }
             let text = "no worker is left to test the model: it is kept untested".to_owned();
@@ -55,6 +55,35 @@ impl Core {
         self.effects.push_back(Effect::Progress(progress));
     }
 
+    /// The model's place, while servers hold one.
+    ///
+    /// # Errors
+    /// The sentence to refuse with.
+    pub fn model_source(&self) -> Result<ModelSource, String> {
+        let run = self.run.as_ref().ok_or("there is no job, so there is no model")?;
+        match (&run.layout, run.stage) {
+            (Some(layout), Stage::Training | Stage::Evaluating | Stage::Fetching) => {
+                Ok(ModelSource {
+                    layout: layout.clone(),
+                    servers: run
+                        .servers
+                        .iter()
+                        .enumerate()
+                        .map(|(i, place)| (place.member, server_words(i, place)))
+                        .collect(),
+                    shards: run.shards,
+                    job_hash: run.hash,
+                    step: self.step(),
+                })
+            }
+            _ => Err(format!(
+                "job {:?} is {}: the model has no values to export",
+                run.job.name,
+                self.phase_word()
+            )),
+        }
+    }
+
     /// Input: the model asked for with [`Effect::FetchModel`] is here, or why it is not.
     pub fn handle_model(&mut self, now: Millis, fetched: Result<(), String>) {
         if self.run.as_ref().is_none_or(|run| run.stage != Stage::Fetching) {
@@ -63,7 +92,7 @@ impl Core {
         match fetched {
             Ok(()) => {
                 self.set_stage(now, Stage::Closing);
-                self.to_servers(&ToServer::Finish);
+                self.tell_servers(&ToServer::Finish);
             }
             Err(reason) => self.end(now, false, reason, Blame::Network),
         }
@@ -80,6 +109,8 @@ impl Core {
             Some(by) => format!("stopped by {by} at step {}", self.step()),
             None => format!("done at step {}", self.step()),
         };
+        let progress = self.progress(now, None);
+        self.effects.push_back(Effect::Progress(progress));
         self.end(now, true, reason, Blame::Us);
         true
     }
@@ -123,7 +154,8 @@ impl Core {
             totals: self.totals(),
             max_staleness: self.max_staleness(),
             pushes_applied: self.shard_zero().map_or(0, |shard| shard.pushes_applied),
-            contributions_refused: shards().map(|shard| shard.contributions_refused).sum(),
+            contributions_refused: shards()
+                .fold(0, |sum: u64, shard| sum.saturating_add(shard.contributions_refused)),
             seats_lost: run.lost.clone(),
         })
     }

@@ -242,10 +242,10 @@ impl Core {
             (Stage::Initialising, None) => {
                 run.winner = Some(seat);
                 self.event(now, false, "initialising", format!("{seat} brings the first values"));
-                self.to_servers(&ToServer::CommitInit { seat });
+                self.tell_servers(&ToServer::CommitInit { seat });
             }
             (Stage::Training, Some(winner)) => {
-                self.to_seat(seat, ToWorker::Initialised { winner });
+                self.tell_seat(seat, ToWorker::Initialised { winner });
             }
             _ => {}
         }
@@ -262,7 +262,7 @@ impl Core {
             return false;
         }
         let seats: Vec<SeatId> = run.live().map(|(seat, _)| seat).collect();
-        seats.into_iter().for_each(|seat| self.to_seat(seat, ToWorker::Initialised { winner }));
+        seats.into_iter().for_each(|seat| self.tell_seat(seat, ToWorker::Initialised { winner }));
         self.training_begins(now);
         true
     }

@@ -74,7 +74,7 @@ impl Core {
             // Before: the request is a mistake of the worker and is answered when training begins
             // by the next one. After: nothing is left.
             if run.stage > Stage::Training {
-                self.to_seat(seat, ToWorker::NoMoreWork);
+                self.tell_seat(seat, ToWorker::NoMoreWork);
             }
             return;
         }
@@ -95,7 +95,7 @@ impl Core {
                 ToWorker::NoMoreWork
             }
         };
-        self.to_seat(seat, message);
+        self.tell_seat(seat, message);
     }
 
     /// Answers whom the book can answer now.
@@ -148,7 +148,7 @@ impl Core {
             if let Some(occupant) = self.run.as_mut().and_then(|run| run.occupant_mut(seat)) {
                 occupant.barrier = None;
             }
-            self.to_seat(seat, ToWorker::BarrierPassed(lowest));
+            self.tell_seat(seat, ToWorker::BarrierPassed(lowest));
         }
     }
 
@@ -183,8 +183,12 @@ impl Core {
         let server = self.run.as_ref().and_then(|run| run.server_of(id));
         let is_worker = self.members.workers().contains_key(&id);
         let line = self.gone_line(now, id, &cause);
+        let in_order = self.run.as_ref().is_none_or(|run| run.stage == Stage::Concluding)
+            || self.has_finished(seat);
         self.members.remove(id);
-        if let Some(run) = &mut self.run {
+        if let Some(run) = &mut self.run
+            && !(is_worker && in_order)
+        {
             let (role, number) = match is_worker {
                 true => ("worker", seat.map(|seat| seat.0)),
                 false => ("server", server.map(|server| server.0)),
@@ -201,13 +205,19 @@ impl Core {
                 });
             }
         }
-        let in_order = self.run.as_ref().is_none_or(|run| run.stage == Stage::Concluding);
         self.event(now, !in_order, "gone", line.clone());
         match (seat, server) {
             (Some(seat), _) => self.seat_lost(seat),
             (None, Some(_)) => self.server_lost(now, id, line),
             (None, None) => {}
         }
+    }
+
+    fn has_finished(&self, seat: Option<SeatId>) -> bool {
+        self.run.as_ref().is_some_and(|run| {
+            let mut finished = run.occupants().filter(|(_, o)| o.standing == Standing::Finished);
+            finished.any(|(held, _)| Some(held) == seat)
+        })
     }
 
     fn seat_lost(&mut self, seat: SeatId) {
@@ -227,7 +237,7 @@ impl Core {
                     book.depart(seat);
                 }
                 let term = run.term;
-                self.to_servers(&ToServer::Depart { seat, incarnation, term });
+                self.tell_servers(&ToServer::Depart { seat, incarnation, term });
                 self.pass_barriers();
             }
             Standing::Departing { .. } | Standing::Gone | Standing::Finished => {}
@@ -322,6 +332,9 @@ impl Core {
             let line = words(worker.card.heard, worker.report.phase);
             let seated = self.run.as_ref().and_then(|run| run.seat_of(id));
             return match seated {
+                Some(seat) if self.has_finished(Some(seat)) => {
+                    format!("{seat} ({}) has finished and left", worker.card)
+                }
                 Some(seat) if run.is_some() => {
                     let step = worker.report.clock.0;
                     format!("{seat} ({}) {line}{cause}; step {step}", worker.card)
