@@ -3,3 +3,4 @@
 
 mod cases;
 mod tidy;
+mod training;

@@ -5,4 +5,5 @@ pub mod clock;
 pub mod cluster;
 pub mod frames;
 pub mod player;
+pub mod run;
 pub mod script;

@@ -1,0 +1,6 @@
+//! Training from the outside: `slackline run` and what it leaves.
+
+mod demo;
+mod events;
+mod exact;
+mod models;
