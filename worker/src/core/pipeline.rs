@@ -153,7 +153,10 @@ mod tests {
     fn reply(plan: &Plan) -> (Vec<BlockEntry>, Reply) {
         let asked = plan.groups(|_| true).remove(0).blocks;
         let body: Vec<u8> = (0u16..302).flat_map(|i| f32::from(i).to_le_bytes()).collect();
-        let bytes = |entry: &BlockEntry| plan.layout().blocks()[entry.block.index()].len as u32 * 4;
+        let bytes = |entry: &BlockEntry| {
+            let elements = plan.layout().blocks()[entry.block.index()].len;
+            u32::try_from(elements * 4).unwrap()
+        };
         let blocks: Vec<_> =
             asked.iter().map(|entry| BlockEntry { bytes: bytes(entry), ..*entry }).collect();
         let norms = (1..=blocks.len()).map(|n| n as f64).collect();
