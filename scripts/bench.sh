@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Every measurement of docs/BENCHMARKS.md on this machine, one after the other: an hour on two cores.
+# Prints each row with its command and writes bench-out/results.json.
+#   BENCH_ONLY="transfer memory"  runs those alone
+#   BENCH_PYTHON=/path/to/python  an interpreter with torch, for the comparison with PyTorch
+#   SIM_SEEDS=10000               schedules of the simulator
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cargo=./scripts/cargo.sh
+out=bench-out
+rows=$PWD/$out/rows.jsonl
+mkdir -p "$out"
+: >"$rows"
+export BENCH_ROWS=$rows
+skipped=0
+failed=()
+
+wanted() {
+  [ -z "${BENCH_ONLY:-}" ] || [[ " $BENCH_ONLY " == *" $1 "* ]]
+}
+
+# step NAME COMMAND...: one measurement; its output is kept, its failure does not end the others.
+step() {
+  local name=$1
+  shift
+  wanted "$name" || return 0
+  echo
+  echo "bench: $*"
+  if ! "$@" 2>&1 | tee "$out/$name.txt"; then
+    failed+=("$name")
+  fi
+}
+
+# row WHAT GOAL REACHED COMMAND: a result of a program that writes no rows itself. No text needs
+# more escaping than its quotes.
+row() {
+  printf '{"what":"%s","goal":"%s","reached":"%s","command":"%s"}\n' "${@//\"/\\\"}" >>"$rows"
+}
+
+cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)
+echo "bench: $(nproc) cores, $cpu," \
+  "load $(cut -d' ' -f1-3 /proc/loadavg), $(rustc --version 2>/dev/null || echo 'rustc unknown')"
+$cargo build --locked --release --workspace --bins
+$cargo bench --locked --workspace --no-run
+
+step bsp $cargo bench -q --locked -p tests --bench bsp
+step staleness $cargo bench -q --locked -p tests --bench staleness
+step transfer $cargo bench -q --locked -p tests --bench transfer
+step small_push $cargo bench -q --locked -p tests --bench small_push
+step memory $cargo bench -q --locked -p tests --bench memory
+
+kernels="cargo bench -p slackline-common --bench kernels"
+step kernels $cargo bench -q --locked -p slackline-common --bench kernels
+if wanted kernels && [ -s "$out/kernels.txt" ]; then
+  for name in adam momentum; do
+    reached=$(sed -nE "s/^$name +([0-9.]+) +([0-9.]+) +([0-9.]+) ([0-9.]+) of triad/\2 GB\/s, \4 of triad (medians)/p" \
+      "$out/kernels.txt")
+    row "optimizer apply, $name, one core" ">= 0.7 x triad" "${reached:-not measured}" "$kernels"
+  done
+fi
+
+sim="SIM_SEEDS=${SIM_SEEDS:-10000} cargo test --release -p tests --test sim"
+if wanted sim; then
+  SIM_SEEDS=${SIM_SEEDS:-10000} step sim $cargo test -q --locked --release -p tests --test sim
+  reached=$(sed -n '/^test result/p' "$out/sim.txt" | head -1)
+  row "simulator, ${SIM_SEEDS:-10000} seeded schedules" "no violation, no stuck state" \
+    "${reached:-not measured}" "$sim"
+fi
+
+if wanted engine; then
+  python=${BENCH_PYTHON:-python3}
+  if "$python" -c 'import torch' 2>/dev/null; then
+    BENCH_PYTHON=$python step engine $cargo bench -q --locked -p slackline-worker --bench engine
+  else
+    skipped=$((skipped + 3))
+    echo "bench: SKIPPED 3: $python has no torch, so nothing to compare the gradient step with" \
+      "(BENCH_PYTHON names another)"
+    step engine $cargo bench -q --locked -p slackline-worker --bench engine
+  fi
+fi
+
+step fashion $cargo bench -q --locked -p tests --bench fashion
+
+{
+  printf '{\n"date": "%s",\n"machine": "%s cores, %s",\n"load_at_the_end": "%s",\n' "$(date -I)" \
+    "$(nproc)" "$cpu" "$(cut -d' ' -f1-3 /proc/loadavg)"
+  printf '"skipped": %s,\n"failed": "%s",\n"rows": [\n%s\n]\n}\n' "$skipped" "${failed[*]}" \
+    "$(paste -sd, "$rows" | sed 's/},{/},\n{/g')"
+} >"$out/results.json"
+
+echo
+echo "bench: $(wc -l <"$rows") rows in $out/results.json, $(grep -c '"met":false' "$rows" || true)" \
+  "goals missed, $skipped skipped, ${#failed[@]} programs failed ${failed[*]}"
+grep '"met":false' "$rows" | sed -E 's/.*"what":"([^"]*)".*/bench: missed: \1/' || true
+[ "${#failed[@]}" -eq 0 ]
