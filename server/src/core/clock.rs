@@ -271,6 +271,17 @@ mod tests {
         check(Mode::Bsp, 2, "P0.1 c0 a0 a1", "");
     }
 
+    #[test]
+    fn a_step_whose_pushes_are_in_lets_nobody_go_before_it_is_closed() {
+        let mut clocks = Clocks::new(Mode::Bsp, &[(SeatId(0), Incarnation(1))]);
+        clocks.handle_complete(SeatId(0));
+        clocks.handle_wait(Token(0), SeatId(0), Step(1));
+        assert_eq!((clocks.poll_release(), clocks.allows(Step(1))), (None, false));
+        assert_eq!(clocks.closable(), Some(Step(0)));
+        clocks.handle_closed();
+        assert_eq!((clocks.poll_release(), clocks.allows(Step(1))), (Some(Token(0)), true));
+    }
+
     /// Hetu's SSP test (E20): with tolerance 0 no worker is ever more than 0 ahead.
     #[test]
     fn at_tolerance_zero_nobody_is_ever_ahead() {

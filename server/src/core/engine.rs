@@ -336,11 +336,12 @@ impl Engine {
 
     /// `bsp`: makes the one update of a step, block by block.
     fn close(&mut self, step: Step) {
+        // Live seats have completed the step, and who is gone left no incomplete one behind.
         let complete: Vec<_> = self
             .ledgers
             .values_mut()
             .filter_map(|steps| steps.remove(&step))
-            .filter(|open| open.is_complete() && open.samples > 0)
+            .filter(|open| open.samples > 0)
             .collect();
         let norms = complete.iter().map(|open| open.norms()).find(|norms| !norms.is_empty());
         let factors = clip_factors(&self.job.clip, norms.unwrap_or_default());

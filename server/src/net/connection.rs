@@ -78,7 +78,6 @@ async fn worker(home: Arc<Home>, incoming: Incoming) {
     match streams(&home, &connection, &caller).await {
         Some(error) => {
             tracing::debug!("{name} is cut: {error}");
-            close(&connection, error.close_code(), &error.to_string());
         }
         None => {
             if let Some(reason) = connection.close_reason() {
@@ -88,7 +87,8 @@ async fn worker(home: Arc<Home>, incoming: Incoming) {
     }
 }
 
-/// Serves a connection's streams until it ends (`None`) or the peer breaks a rule.
+/// Serves a connection's streams until it ends (`None`) or the peer breaks a rule, for which it is
+/// closed.
 pub(super) async fn streams(
     home: &Arc<Home>,
     connection: &Connection,
@@ -99,12 +99,18 @@ pub(super) async fn streams(
     loop {
         tokio::select! {
             stream = connection.accept_bi() => {
-                let (send, recv) = stream.ok()?;
+                let (mut send, recv) = stream.ok()?;
                 let (home, caller) = (Arc::clone(home), caller.clone());
-                tasks.spawn(async move { stream::serve(&home, &caller, send, recv).await });
+                tasks.spawn(async move {
+                    let served = stream::serve(&home, &caller, &mut send, recv).await;
+                    served.map_err(|error| (error, send))
+                });
             }
             Some(ended) = tasks.join_next() => {
-                if let Ok(Err(error)) = ended {
+                if let Ok(Err((error, unanswered))) = ended {
+                    // Closed before the stream goes, whose end would look like an empty reply.
+                    close(connection, error.close_code(), &error.to_string());
+                    drop(unanswered);
                     return Some(error);
                 }
             }

@@ -55,11 +55,12 @@ const DEADLINE: Duration = Duration::from_secs(FRAME_SECONDS_MAX);
 /// quietly, and with it a pull that waits.
 ///
 /// # Errors
-/// What must end the connection.
+/// What must end the connection. `send` is still open then: its end would look like an empty reply,
+/// so the connection is closed before it goes.
 pub async fn serve(
     home: &Home,
     caller: &Caller,
-    mut send: SendStream,
+    send: &mut SendStream,
     mut recv: RecvStream,
 ) -> Result<(), StreamError> {
     let Ok(permit) = Arc::clone(&caller.frames).acquire_owned().await else { return Ok(()) };
