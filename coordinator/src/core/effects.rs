@@ -119,7 +119,7 @@ pub struct Outcome {
     pub samples_per_epoch: u64,
     /// From the workers' start to the last one's end.
     pub training: Millis,
-    /// Mean over the workers of the last training loss each reported; NaN without one.
+    /// Mean over the seats that were not lost of the last training loss each reported; NaN without.
     pub final_loss: f64,
     /// The last test of the whole run, when there was one.
     pub test: Option<Evaluated>,

@@ -336,6 +336,8 @@ fn a_lost_worker_is_taken_out_and_its_batches_go_to_the_others() {
     let second = world.lease(2);
     world.say(1, FromWorker::LeaseStarted { lease: first.id, at: Step(0) });
     world.say(2, FromWorker::LeaseStarted { lease: second.id, at: Step(0) });
+    let report = WorkerReport { loss: 9.0, payload_bytes_up: 3, ..WorkerReport::default() };
+    world.say(2, FromWorker::Heartbeat(report));
     let third = world.lease(1);
     let fourth = world.lease(1);
     assert_eq!([first.first, second.first, third.first, fourth.first], [0, 4, 8, 12]);
@@ -358,6 +360,10 @@ fn a_lost_worker_is_taken_out_and_its_batches_go_to_the_others() {
     assert!(matches!(world.heard(1), Some(ToWorker::Lease(lease)) if lease.first == 4));
     world.say(1, FromWorker::LeaseRequest);
     assert_eq!(world.heard(1), Some(ToWorker::NoMoreWork));
+    // The loss of a seat that was lost is old; its bytes were sent all the same.
+    world.finished(1, 5);
+    let progress = world.core.progress(world.now, None);
+    assert_eq!((progress.loss, progress.totals.payload_bytes_up), (1.0, 13));
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub struct Summary {
     pub samples_per_epoch: u64,
     /// From the workers' start to the last one's end; the last test is not in it.
     pub wall_seconds: f64,
-    /// Mean over the workers of the last training loss each reported; null without one.
+    /// Mean over the seats that were not lost of the last training loss each reported; null without.
     pub final_loss: Option<f64>,
     /// Share of right answers on the test part after the last step; null without a test.
     pub test_accuracy: Option<f64>,

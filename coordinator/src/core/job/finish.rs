@@ -6,6 +6,7 @@ use crate::core::membership::MemberId;
 use crate::core::time::Millis;
 use slackline_common::blame::Blame;
 use slackline_common::ids::SeatId;
+use slackline_common::job::Mode;
 use slackline_common::wire::control::{Ended, Evaluated, ToServer, ToWorker};
 
 impl Core {
@@ -46,12 +47,17 @@ impl Core {
         // Only the test that was asked for is the last one, whatever a worker says.
         evaluated.is_final &= run.stage == Stage::Evaluating && run.evaluator == Some(seat);
         run.last_test = Some(evaluated);
+        let (mode, workers) = (run.job.mode, u64::from(run.job.workers));
         let text = format!(
             "{seat} tested version {}: accuracy {:.4}, loss {:.4}",
             evaluated.version.0, evaluated.accuracy, evaluated.loss
         );
         self.event(now, false, "evaluated", text);
-        let progress = self.progress(now, Some(evaluated));
+        // The servers' last report may be older than the parameters tested: a version is a step in
+        // `bsp` and about a worker's share of one otherwise.
+        let pushes_per_step = if mode == Mode::Bsp { 1 } else { workers.max(1) };
+        let mut progress = self.progress(now, Some(evaluated));
+        progress.step = progress.step.max(evaluated.version.0 / pushes_per_step);
         self.effects.push_back(Effect::Progress(progress));
     }
 

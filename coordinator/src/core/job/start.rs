@@ -225,6 +225,7 @@ impl Core {
     fn training_begins(&mut self, now: Millis) {
         let Some(run) = &mut self.run else { return };
         run.training_from = Some(now);
+        run.points.push_back((now, 0));
         let (workers, servers, shards) = (run.live().count(), run.servers.len(), run.shards);
         let text = format!(
             "training begins: {workers} workers, {servers} servers, {shards} shards, layout {}",

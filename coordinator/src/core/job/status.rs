@@ -112,11 +112,12 @@ impl Core {
         shards.map(|shard| shard.max_staleness).max().unwrap_or(0)
     }
 
-    /// Mean over the seats of the last training loss each reported.
+    /// Mean of the last training losses of the seats that were not lost; a lost one's is old.
     pub(super) fn mean_loss(&self) -> f64 {
         let Some(run) = &self.run else { return f64::NAN };
         let losses: Vec<f64> = run
             .occupants()
+            .filter(|(seat, _)| !run.lost.contains(seat))
             .map(|(_, occupant)| f64::from(occupant.loss))
             .filter(|loss| loss.is_finite())
             .collect();
