@@ -7,6 +7,7 @@
 //! `Handle::block_on`; a raw client uses its caller's.
 
 pub mod coordinator;
+mod dial;
 mod error;
 pub mod progress;
 pub mod seat;

@@ -5,24 +5,23 @@
 //! acknowledges what it already has.
 
 use crate::core::session::{Overdue, Session, Ticket};
+use crate::net::dial::{Dial, is_final};
 use crate::net::{NetError, Patience};
 use quinn::{Connection, ConnectionError, Endpoint, ReadError, WriteError};
-use slackline_common::blame::Blame;
 use slackline_common::ids::{ServerId, ShardId, Step};
-use slackline_common::limits::{FRAMES_IN_FLIGHT_MAX, HELLO_SECONDS_MAX};
+use slackline_common::limits::FRAMES_IN_FLIGHT_MAX;
 use slackline_common::placement::server_of;
-use slackline_common::quic::{self, CloseCode, QuicError, describe_close_from};
-use slackline_common::role::Role;
-use slackline_common::wire::control::{DataHello, DataWelcome, WorkerReport};
+use slackline_common::quic::{self, CloseCode, describe_close_from};
+use slackline_common::wire::control::{DataHello, WorkerReport};
 use slackline_common::wire::frame::{Decoder, Reply, ReplyKind, Request, RequestKind};
 use slackline_common::wire::pool::BufferPool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, timeout};
 
-/// Between two attempts to reach a lost server.
-const REDIAL_PAUSE: Duration = Duration::from_millis(250);
+/// How long a connection may take to close after its streams have ended.
+const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
 /// How often the book is searched for servers that owe something.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
 /// Pulls are tiny and what comes back is waited for: they overtake pushes.
@@ -415,90 +414,6 @@ impl Inner {
     }
 }
 
-/// Whether a lost connection will not come back however often it is dialled.
-fn is_final(error: &QuicError) -> bool {
-    match error {
-        QuicError::Closed { code: CloseCode::Fenced, .. } => true,
-        QuicError::Transport { .. } => false,
-        other => other.blame() != Blame::Network,
-    }
-}
-
-/// A server to be reached.
-struct Dial<'a> {
-    endpoint: &'a Endpoint,
-    id: ServerId,
-    address: &'a str,
-    hello: &'a DataHello,
-    patience: Patience,
-}
-
-impl Dial<'_> {
-    /// Dials until the server takes us, refuses us, or the patience is over.
-    async fn until(
-        &self,
-        mut closing: watch::Receiver<bool>,
-        owed: &str,
-    ) -> Result<Connection, NetError> {
-        let began = Instant::now();
-        let deadline = began + self.patience.server;
-        let mut why = "no attempt was finished".to_owned();
-        loop {
-            let attempt = async {
-                let outcome = timeout_at(deadline, self.once()).await;
-                if matches!(outcome, Ok(Err(_))) {
-                    sleep_until(deadline.min(Instant::now() + REDIAL_PAUSE)).await;
-                }
-                outcome
-            };
-            let outcome = tokio::select! {
-                outcome = attempt => outcome,
-                _ = closing.wait_for(|closing| *closing) => return Err(NetError::Closed),
-            };
-            match outcome {
-                Ok(Ok(connection)) => return Ok(connection),
-                Ok(Err(NetError::Quic(error))) if !is_final(&error) => why = error.to_string(),
-                Ok(Err(error)) => return Err(error),
-                Err(_) => {}
-            }
-            if Instant::now() >= deadline {
-                let who = format!("{} at {}", self.id, self.address);
-                let seconds = began.elapsed().as_secs_f64();
-                return Err(NetError::Missing { who, seconds, owed: owed.to_owned(), why });
-            }
-        }
-    }
-
-    /// One connection, with both hellos.
-    async fn once(&self) -> Result<Connection, NetError> {
-        let Patience { connect, .. } = self.patience;
-        let connection = quic::connect(self.endpoint, self.address, Role::Server, connect).await?;
-        let (mut sender, mut receiver) = quic::open_control(&connection).await?;
-        sender.send(self.hello).await?;
-        let deadline = Duration::from_secs(HELLO_SECONDS_MAX);
-        let welcome = receiver.recv_within(deadline, "welcome").await?;
-        let who = || format!("{} at {}", self.id, self.address);
-        match welcome {
-            Some(DataWelcome::Accepted) => {
-                // The stream stays open as long as the connection: its end would say goodbye.
-                let held = connection.clone();
-                tokio::spawn(async move {
-                    held.closed().await;
-                    drop((sender, receiver));
-                });
-                Ok(connection)
-            }
-            Some(DataWelcome::Refused(sentence)) => {
-                Err(NetError::TurnedAway { who: who(), sentence })
-            }
-            None => Err(NetError::Unexpected {
-                who: who(),
-                what: "ended its control stream without a welcome".to_owned(),
-            }),
-        }
-    }
-}
-
 /// One request and its reply over one connection.
 async fn round_trip(
     connection: &Connection,
@@ -526,7 +441,14 @@ async fn round_trip(
     loop {
         match recv.read_chunk(usize::MAX, true).await {
             Ok(Some(chunk)) => decoder.handle_bytes(&chunk.bytes).map_err(broken)?,
-            Ok(None) => return decoder.finish().map_err(broken),
+            Ok(None) => match decoder.finish() {
+                Ok(reply) => return Ok(reply),
+                // A server that closes the connection ends its streams first: its reason says more.
+                Err(why) => {
+                    let closed = timeout(CLOSE_PATIENCE, connection.closed()).await;
+                    return Err(closed.map_or_else(|_| broken(why), Cut::Lost));
+                }
+            },
             Err(ReadError::ConnectionLost(error)) => return Err(Cut::Lost(error)),
             Err(ReadError::Reset(code)) => {
                 return Err(unexpected(link, &format!("gave up a reply (code {code})")));
