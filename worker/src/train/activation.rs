@@ -17,7 +17,7 @@ pub(super) fn relu_backward(output: &[f32], gradient: &mut [f32]) {
 }
 
 /// `sqrt(2 / π)`.
-const GELU_SLOPE: f32 = 0.797_884_56;
+const GELU_SLOPE: f32 = 0.797_884_6;
 const GELU_CUBE: f32 = 0.044_715;
 
 /// `tanh(x)` as an odd polynomial over an even one, within 4e-7 of it; the coefficients are those of
@@ -26,7 +26,7 @@ const GELU_CUBE: f32 = 0.044_715;
 fn tanh(x: f32) -> f32 {
     const ODD: [f32; 7] = [
         -2.760_768_5e-16,
-        2.000_187_9e-13,
+        2.000_188e-13,
         -8.604_672e-11,
         5.122_297e-8,
         1.485_722_4e-5,

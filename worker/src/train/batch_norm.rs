@@ -109,7 +109,6 @@ impl BatchNorm {
     /// the ReLU, which is also the shortcut's. Writes the gradient of the input to images of shape
     /// `dx_shape`, and hands over the parameters' gradients and the statistics' differences. `y` is
     /// the output of the last `forward`, in [`Mode::Train`], for the input `x`.
-    #[expect(clippy::too_many_arguments, reason = "three buffers and the shapes of two of them")]
     pub(super) fn backward(
         &mut self,
         parameters: Parameters<'_>,
@@ -288,7 +287,7 @@ mod tests {
             let (mut d, mut dx) = (dy.to_vec(), vec![f32::NAN; x.len()]);
             let y = (SHAPE, &self.1[..]);
             self.0.backward(parameters, x, y, &mut d, (SHAPE, &mut dx), gradients);
-            let open = |i: usize| if i % 3 == 0 { 0.0 } else { dy[i] };
+            let open = |i: usize| if i.is_multiple_of(3) { 0.0 } else { dy[i] };
             assert!(d.iter().enumerate().all(|(i, d)| *d == open(i)));
             dx
         }

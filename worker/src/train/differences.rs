@@ -68,9 +68,9 @@ pub(super) fn check(layout: &Layout, inputs: usize, step: f32, layer: &mut dyn D
     }
     if !dx.is_empty() {
         assert_eq!(dx.len(), x.len());
-        for i in 0..x.len() {
+        for (i, got) in dx.into_iter().enumerate() {
             let expected = difference(&mut x, i, step, &mut |x| value(&flat, x));
-            near(&format!("input {i}"), dx[i], expected);
+            near(&format!("input {i}"), got, expected);
         }
     }
 }

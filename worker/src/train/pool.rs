@@ -76,7 +76,7 @@ fn largest_of_four(x: [&[f32]; 2], channels: usize, y: &mut [f32], winners: &mut
             let (mut most, mut place) = (0.0, NONE);
             for (i, x) in [(0, *a), (1, *b), (2, *c), (3, *d)] {
                 // A NaN wins and stays: a broken parameter shows in the loss.
-                let more = !(x <= most);
+                let more = x > most || x.is_nan();
                 most = if more { x } else { most };
                 place = if more { i } else { place };
             }

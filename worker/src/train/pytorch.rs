@@ -1,4 +1,5 @@
 //! The same models in PyTorch: `tests/oracles/model_values.py` wrote `pytorch.txt`.
+#![expect(clippy::cast_possible_truncation, reason = "small numbers of a test")]
 
 use super::{Batch, Inputs, engine};
 use slackline_common::model::ModelSpec;

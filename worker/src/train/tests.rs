@@ -1,4 +1,5 @@
 //! Whole models through the door that workers use.
+#![expect(clippy::cast_possible_truncation, reason = "small numbers of a test")]
 
 use super::differences::numbers;
 use super::{Batch, Engine, Inputs, TrainError, engine};
