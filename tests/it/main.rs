@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod cases;
+mod failures;
 mod tidy;
 mod training;

@@ -1,0 +1,54 @@
+//! The coordinator dies or is asked to go.
+
+use super::{Busy, UNREACHABLE};
+
+#[test]
+fn without_its_coordinator_training_goes_on_for_the_grace_and_then_ends() {
+    for sets in [&[][..], &["mode=bsp"]] {
+        let mut busy = Busy::without_end(sets);
+        let coordinator = busy.cluster.coordinator_id();
+        busy.cluster.kill(coordinator);
+        for member in busy.members() {
+            busy.cluster.wait_for_line(member, "training goes on");
+        }
+        let members = busy.members();
+        for line in busy.all_end_with(&members, UNREACHABLE) {
+            assert!(line.starts_with("slackline-"), "{line}");
+            assert!(
+                line.contains("coordinator") && line.contains(&busy.cluster.coordinator),
+                "{line}"
+            );
+            assert!(line.contains("missing"), "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_coordinator_that_is_asked_to_go_stops_the_job_and_keeps_the_model() {
+    for signal in ["TERM", "INT"] {
+        let mut busy = Busy::without_end(&[]);
+        let coordinator = busy.cluster.coordinator_id();
+        busy.cluster.signal(coordinator, signal);
+        let all = [vec![coordinator], busy.members()].concat();
+        busy.all_end_with(&all, Some(0));
+        let summary = busy.cluster.summary("digits");
+        assert_eq!(summary["ok"], true, "{summary}");
+        assert!(summary["reason"].as_str().unwrap().contains("stopped by a signal"), "{summary}");
+        assert!(summary["test_accuracy"].is_f64(), "{summary}");
+        assert!(busy.cluster.path("runs/digits/model.safetensors").exists());
+    }
+}
+
+#[test]
+fn a_coordinator_that_sleeps_for_less_than_the_grace_loses_nobody() {
+    let busy = Busy::new(&[]);
+    let coordinator = busy.cluster.coordinator_id();
+    busy.cluster.signal(coordinator, "STOP");
+    // Longer than the lease: the members have noticed.
+    busy.cluster.wait_for_line(busy.servers[0], "training goes on");
+    busy.cluster.signal(coordinator, "CONT");
+    let members = busy.members();
+    let summary = busy.finish(&members);
+    assert_eq!(summary["samples"], super::EPOCHS * super::DIGITS);
+    assert_eq!(summary["seats_lost"], serde_json::json!([]));
+}
