@@ -31,6 +31,8 @@ const DIAL: Duration = Duration::from_secs(5);
 const TELL_EVERY: Duration = Duration::from_secs(4);
 /// How long the last words may take.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// What an end of the line without words means.
+const LINE_ENDED: &str = "it ended the line: its job is over, or this server was silent for too long";
 /// A shorter lease would be kept by signs of life alone.
 const LEASE_MIN: Duration = Duration::from_millis(40);
 
@@ -201,7 +203,7 @@ impl Line<'_> {
         beside.spawn(async move {
             // The coordinator pulls over streams of its own. What it breaks ends the connection.
             if let Some(error) = streams(&home, &connection, &Caller::new(None)).await {
-                close(&connection, error.close_code(), &error.to_string());
+                tracing::debug!("the coordinator is cut: {error}");
             }
         });
         beside.spawn(work(results, results_in));
@@ -339,7 +341,7 @@ impl Line<'_> {
         let address = self.identity.coordinator.clone();
         let silent = self.heard.elapsed().as_secs_f64();
         let detail =
-            error.as_ref().map_or_else(|| "it ended the line".to_owned(), ToString::to_string);
+            error.as_ref().map_or_else(|| LINE_ENDED.to_owned(), ToString::to_string);
         let on_purpose = match &error {
             None | Some(QuicError::Closed { .. }) => true,
             Some(error) => error.blame() != Blame::Network,

@@ -76,7 +76,8 @@ fn a_push_that_comes_five_times_counts_once() {
 
 /// A peer sends frames with one fault each. Every one is refused with the kind of its fault and changes
 /// nothing; the servers stay alive, the seat itself can go on, and the other worker finishes with the
-/// right numbers. (Frames whose header is broken close the connection; that is tested in the server.)
+/// right numbers. Frames that
+/// are none are the next test's.
 #[test]
 fn broken_frames_are_refused_one_by_one_and_change_nothing() {
     let mut case = Case::new(&job("mode = \"bsp\"\nreduce = \"sum\"", 2, 2, ADD), 2);
@@ -101,4 +102,32 @@ fn broken_frames_are_refused_one_by_one_and_change_nothing() {
     assert_eq!(kinds, faults.map(|(_, kind)| kind));
     (0..2).for_each(|seat| assert_eq!(ending.pulls(seat), [[Values::Fill(2.0)]]));
     assert_eq!((ending.number("steps"), ending.number("pushes_applied")), (1, 2));
+}
+
+/// A peer sends bytes that are no frame: a table that promises more than the body has, more samples
+/// than the protocol allows. The server closes the connection and says what was wrong; the peer's
+/// process ends with that line, and its seat is lost. Nobody waits for it: the other workers make their
+/// steps without it.
+#[test]
+fn a_peer_whose_bytes_are_no_frame_loses_its_seat_and_nobody_waits_for_it() {
+    let faults = [(Fault::LyingTable, "bytes together"), (Fault::Samples, "samples")];
+    for (fault, part) in faults {
+        let mut case = Case::new(&job("mode = \"bsp\"\nreduce = \"sum\"", 3, 2, ADD), 2);
+        let init = || Op::Init(vec![declared("x", &[1000], Dtype::F32, 0.0)]);
+        let ones = || filled(&["x"], 1.0);
+        let broken = Op::Broken(fault, 0, ones());
+        let liar = case.cluster.client(Driver::Frames, &[(2, vec![init(), broken])]);
+        for seat in 0..2 {
+            case.client(seat, vec![init(), Op::PushPull(ones(), 1), Op::PushPull(ones(), 1)]);
+        }
+        let status = case.cluster.wait_for_end(liar);
+        assert_eq!(status.code(), Some(70), "{}", case.cluster.logs());
+        let said = case.cluster.log(liar);
+        assert!(said.contains(part), "{part:?} is not in {said:?}");
+        let ending = case.finish();
+        for seat in 0..2 {
+            assert_eq!(ending.pulls(seat), [[Values::Fill(2.0)], [Values::Fill(4.0)]]);
+        }
+        assert_eq!(ending.summary["seats_lost"], serde_json::json!([2]));
+    }
 }

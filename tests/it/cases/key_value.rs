@@ -32,10 +32,14 @@ fn values(round: usize, tensor: usize, rank: u16, factor: f32) -> Vec<f32> {
 }
 
 /// Every tensor of every rank and round, the ranks' keys next to each other all over the key space.
+/// Neighbours change places, so that placement in turns does not give each rank a server of its own.
 fn tensors(workers: u16) -> impl Iterator<Item = (usize, usize, u16)> {
-    (0..ROUNDS).flat_map(move |round| {
-        (0..TENSORS).flat_map(move |tensor| (0..workers).map(move |rank| (round, tensor, rank)))
-    })
+    let ranks =
+        move |tensor| (0..workers).map(move |at| (usize::from(at) + tensor) % usize::from(workers));
+    let of = move |round, tensor| {
+        ranks(tensor).map(move |rank| (round, tensor, u16::try_from(rank).unwrap()))
+    };
+    (0..ROUNDS).flat_map(move |round| (0..TENSORS).flat_map(move |tensor| of(round, tensor)))
 }
 
 fn script(workers: u16, rank: u16) -> Vec<Op> {
