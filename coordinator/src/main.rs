@@ -8,6 +8,7 @@ use slackline_common::config::{CoordinatorConfig, Log, LogFormat, process_enviro
 use slackline_common::quic::Credentials;
 use slackline_common::role::Role;
 use slackline_coordinator::{CoordinatorError, Listening};
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -102,6 +103,8 @@ fn log(log: Log) {
     let lines = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_target(false)
+        // Colours are for people: a log file is read by programs too.
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
     match log.format {
         LogFormat::Text => lines.init(),

@@ -7,6 +7,7 @@ use slackline_common::blame::{Blame, EXIT_CONFIG};
 use slackline_common::config::{Log, LogFormat, WorkerConfig, process_environment};
 use slackline_worker::WorkerError;
 use std::future::Future;
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
@@ -87,6 +88,8 @@ fn log(log: Log) {
     let lines = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_target(false)
+        // Colours are for people: a log file is read by programs too.
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
     match log.format {
         LogFormat::Text => lines.init(),

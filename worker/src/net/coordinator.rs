@@ -11,7 +11,7 @@ use slackline_common::ids::SeatId;
 use slackline_common::limits::{CONTROL_QUEUE_MAX, HELLO_SECONDS_MAX};
 use slackline_common::quic::{self, CloseCode, ControlReceiver, ControlSender, QuicError};
 use slackline_common::role::Role;
-use slackline_common::wire::control::{FromWorker, Hello, ToWorker, Welcome};
+use slackline_common::wire::control::{Ended, FromWorker, Hello, ToWorker, Welcome};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -138,6 +138,7 @@ impl Coordinator {
             progress,
             lease: Duration::from_millis(welcome.lease_millis).max(LEASE_MIN),
             grace: patience.coordinator,
+            ended: false,
         };
         tokio::spawn(line.run(receiver));
         Ok(Self { outbox: Outbox { queue }, events, who })
@@ -174,6 +175,8 @@ struct Line {
     progress: Arc<Progress>,
     lease: Duration,
     grace: Duration,
+    /// It has said that the job is over and that no other follows: its end is no loss.
+    ended: bool,
 }
 
 /// Why the task stops using the stream.
@@ -256,7 +259,10 @@ impl Line {
     }
 
     /// Hands a message on; the end of the line, if it is one.
-    fn handle(&self, message: Result<Option<ToWorker>, QuicError>) -> Option<End> {
+    fn handle(&mut self, message: Result<Option<ToWorker>, QuicError>) -> Option<End> {
+        if let Ok(Some(ToWorker::Ended(Ended { stay, .. }))) = &message {
+            self.ended = !stay;
+        }
         match message {
             Ok(Some(ToWorker::Pulse | ToWorker::Welcome(_))) => None,
             Ok(Some(ToWorker::Refused(sentence))) => {
@@ -287,10 +293,12 @@ impl Line {
     /// Goes on without a coordinator until the grace is over; false when nobody cares any more.
     async fn wait_out(&mut self, error: &NetError) -> bool {
         let grace = self.grace;
-        tracing::warn!(
-            "{error}; training goes on without a coordinator for {:.0} s",
-            grace.as_secs_f64()
-        );
+        if !self.ended {
+            tracing::warn!(
+                "{error}; training goes on without a coordinator for {:.0} s",
+                grace.as_secs_f64()
+            );
+        }
         let over = sleep(grace);
         tokio::pin!(over);
         loop {
