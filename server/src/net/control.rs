@@ -32,7 +32,8 @@ const TELL_EVERY: Duration = Duration::from_secs(4);
 /// How long the last words may take.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// What an end of the line without words means.
-const LINE_ENDED: &str = "it ended the line: its job is over, or this server was silent for too long";
+const LINE_ENDED: &str =
+    "it ended the line: its job is over, or this server was silent for too long";
 /// A shorter lease would be kept by signs of life alone.
 const LEASE_MIN: Duration = Duration::from_millis(40);
 
@@ -340,8 +341,7 @@ impl Line<'_> {
     fn lose(&mut self, error: Option<QuicError>) -> Result<Option<End>, ServerError> {
         let address = self.identity.coordinator.clone();
         let silent = self.heard.elapsed().as_secs_f64();
-        let detail =
-            error.as_ref().map_or_else(|| LINE_ENDED.to_owned(), ToString::to_string);
+        let detail = error.as_ref().map_or_else(|| LINE_ENDED.to_owned(), ToString::to_string);
         let on_purpose = match &error {
             None | Some(QuicError::Closed { .. }) => true,
             Some(error) => error.blame() != Blame::Network,
