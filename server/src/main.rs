@@ -5,6 +5,7 @@
 use clap::Parser;
 use slackline_common::blame::{Blame, EXIT_CONFIG};
 use slackline_common::config::{Log, LogFormat, ServerConfig, process_environment};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
@@ -79,6 +80,7 @@ fn log(log: Log) {
     let lines = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_target(false)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
     match log.format {
         LogFormat::Text => lines.init(),
