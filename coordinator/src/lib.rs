@@ -1,7 +1,7 @@
 //! Membership, the job, data leases: what decides who works on what. Never on the gradient's road.
 //!
 //! [`core`] decides and knows no socket, file or clock → `net` moves messages and does what was
-//! decided → [`run`] keeps what is left of a job. Train a job: [`run()`], or [`Listening`] for who
+//! decided → [`mod@run`] keeps what is left of a job. Train a job: [`run()`], or [`Listening`] for who
 //! must know the address first.
 
 pub mod core;
