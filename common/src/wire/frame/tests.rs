@@ -1,4 +1,5 @@
 use super::*;
+use crate::wire::pool::BufferPool;
 use proptest::prelude::*;
 
 fn push() -> Request {
