@@ -63,6 +63,7 @@ impl MaxPool {
 }
 
 /// One row of outputs from two rows of inputs.
+#[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN included; one instruction, not two")]
 #[multiversion(targets("x86_64+avx2+fma"))]
 fn largest_of_four(x: [&[f32]; 2], channels: usize, y: &mut [f32], winners: &mut [u32]) {
     let outputs = y.chunks_exact_mut(channels).zip(winners.chunks_exact_mut(channels));
@@ -76,7 +77,7 @@ fn largest_of_four(x: [&[f32]; 2], channels: usize, y: &mut [f32], winners: &mut
             let (mut most, mut place) = (0.0, NONE);
             for (i, x) in [(0, *a), (1, *b), (2, *c), (3, *d)] {
                 // A NaN wins and stays: a broken parameter shows in the loss.
-                let more = x > most || x.is_nan();
+                let more = !(x <= most);
                 most = if more { x } else { most };
                 place = if more { i } else { place };
             }
