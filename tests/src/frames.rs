@@ -229,8 +229,11 @@ impl Hand {
         let mut staleness = 0;
         while let Some((position, reply)) = pull.next().await {
             let reply = reply?;
-            decode(plan, &groups[position].blocks, &reply, &mut out)?;
-            staleness = step.0.saturating_sub(reply.slowest.0).max(staleness);
+            let group = &groups[position];
+            decode(plan, &group.blocks, &reply, &mut out)?;
+            // Nothing else is on its way: the latest word of the shard is the one in this reply.
+            let slowest = self.seat()?.servers().slowest(group.shard);
+            staleness = step.0.saturating_sub(slowest.0).max(staleness);
         }
         let values = values.into_iter().map(Values::of).collect();
         Ok(Answer::Pulled { values, staleness })
