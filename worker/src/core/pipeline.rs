@@ -1,8 +1,9 @@
 //! From replies to numbers: checks that a reply holds what was asked, decodes it in place, and keeps
 //! the gradient norms that the next push carries.
 
+use crate::core::answer::Answer;
 use crate::core::plan::Plan;
-use slackline_common::codec::{CodecError, codec};
+use slackline_common::codec::CodecError;
 use slackline_common::ids::{BlockId, TensorId};
 use slackline_common::layout::Block;
 use slackline_common::wire::frame::{BlockEntry, Reply};
@@ -80,22 +81,21 @@ impl Destination for Tensors<'_> {
 pub fn decode(
     plan: &Plan,
     asked: &[BlockEntry],
-    reply: &Reply,
+    answer: &Answer,
     out: &mut (impl Destination + ?Sized),
 ) -> Result<(), PipelineError> {
+    let reply = &answer.head;
     let same = asked.len() == reply.blocks.len()
         && asked.iter().zip(&reply.blocks).all(|(a, b)| a.block == b.block);
     if !same {
         return Err(PipelineError::Blocks { asked: asked.len(), got: reply.blocks.len() });
     }
-    let mut at = 0;
+    let mut values = answer.values();
     for entry in &reply.blocks {
-        let end = at + entry.bytes as usize;
         let block = &plan.layout().blocks()[entry.block.index()];
-        codec(entry.codec)
-            .decode(&reply.body[at..end], out.of(block))
+        values
+            .decode(entry, out.of(block))
             .map_err(|why| PipelineError::Payload { block: entry.block, why })?;
-        at = end;
     }
     Ok(())
 }
@@ -150,7 +150,7 @@ mod tests {
     }
 
     /// A reply with every block, whose values count up from 0, and whose norms are 1, 2, 3.
-    fn reply(plan: &Plan) -> (Vec<BlockEntry>, Reply) {
+    fn reply(plan: &Plan) -> (Vec<BlockEntry>, Answer) {
         let asked = plan.groups(|_| true).remove(0).blocks;
         let body: Vec<u8> = (0u16..302).flat_map(|i| f32::from(i).to_le_bytes()).collect();
         let bytes = |entry: &BlockEntry| {
@@ -162,7 +162,8 @@ mod tests {
         let norms = (1..=blocks.len()).map(|n| n as f64).collect();
         let base = Reply::ack(Version(1), Step(1));
         let body = Bytes::from(body);
-        (asked, Reply { kind: ReplyKind::Parameters, norms, blocks, body, ..base })
+        let reply = Reply { kind: ReplyKind::Parameters, norms, blocks, body, ..base };
+        (asked, reply.into())
     }
 
     #[test]
@@ -183,16 +184,16 @@ mod tests {
     fn another_answer_than_asked_for_is_refused() {
         let plan = plan();
         let (asked, good) = reply(&plan);
-        let check = |asked: &[BlockEntry], reply: &Reply, part: &str| {
+        let check = |asked: &[BlockEntry], reply: &Answer, part: &str| {
             let error = decode(&plan, asked, reply, vec![0.0; 302].as_mut_slice()).unwrap_err();
             assert!(error.to_string().contains(part), "{error} does not say {part:?}");
         };
         check(&asked[1..], &good, "pull of 2 blocks with 3 others");
         let mut swapped = good.clone();
-        swapped.blocks.swap(0, 1);
+        swapped.head.blocks.swap(0, 1);
         check(&asked, &swapped, "others");
         let mut wrong = good;
-        wrong.blocks[0].codec = CodecId::Bf16;
+        wrong.head.blocks[0].codec = CodecId::Bf16;
         check(&asked, &wrong, "block 0 does not decode");
     }
 
@@ -201,7 +202,7 @@ mod tests {
         let plan = plan();
         let mut norms = Norms::new(&plan);
         assert_eq!(norms.per_tensor(&plan), [0.0, 0.0]);
-        norms.handle_reply(&reply(&plan).1);
+        norms.handle_reply(&reply(&plan).1.head);
         assert_eq!(norms.per_tensor(&plan), [3.0, 3.0]);
     }
 }

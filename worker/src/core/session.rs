@@ -138,7 +138,8 @@ impl Session {
         let slowest = self.slowest.entry(waiting.shard).or_default();
         *slowest = reply.slowest.max(*slowest);
         if waiting.kind == RequestKind::Pull {
-            self.totals.payload_bytes_down += reply.body.len() as u64;
+            self.totals.payload_bytes_down +=
+                reply.blocks.iter().map(|entry| u64::from(entry.bytes)).sum::<u64>();
             self.totals.staleness = waiting.step.0.saturating_sub(reply.slowest.0);
         }
     }
@@ -216,7 +217,9 @@ mod tests {
     use super::*;
     use crate::core::bundle::Sender;
     use bytes::Bytes;
-    use slackline_common::ids::{Incarnation, SeatId, ShardId, Version};
+    use slackline_common::codec::CodecId;
+    use slackline_common::ids::{BlockId, Incarnation, SeatId, ShardId, Version};
+    use slackline_common::wire::frame::BlockEntry;
 
     const SERVER: ServerId = ServerId(1);
 
@@ -238,8 +241,9 @@ mod tests {
         assert_eq!((session.unacknowledged(), session.bytes_outstanding()), (1, 400));
         session.handle_reply(push, &Reply::ack(Version(1), Step(3)));
         assert_eq!((session.unacknowledged(), session.bytes_outstanding()), (0, 300));
-        let body = Bytes::from(vec![0; 250]);
-        session.handle_reply(pull, &Reply { body, ..Reply::ack(Version(1), Step(3)) });
+        let entry = |bytes| BlockEntry { block: BlockId(0), bytes, codec: CodecId::F32 };
+        let blocks = vec![entry(200), entry(50)];
+        session.handle_reply(pull, &Reply { blocks, ..Reply::ack(Version(1), Step(3)) });
         assert_eq!(session.bytes_outstanding(), 0);
         let expected = Totals { payload_bytes_up: 100, payload_bytes_down: 250, staleness: 2 };
         assert_eq!(session.totals(), expected);

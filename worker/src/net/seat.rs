@@ -1,6 +1,7 @@
 //! A seat at work: pushes its steps to all shards and pulls parameters back, step by step. The one
 //! implementation behind the raw client and the training worker.
 
+use crate::core::answer::Answer;
 use crate::core::bundle::{Bundler, Head, Sender};
 use crate::core::pipeline::{Destination, Norms, decode};
 use crate::core::plan::{Group, Plan};
@@ -113,7 +114,7 @@ impl Seat {
             self.smallest.iter().filter(|group| is_held(group.shard)).cloned().collect();
         let mut pull = self.request(&held);
         while let Some((position, reply)) = pull.next().await {
-            self.check(&held[position], &reply?)?;
+            self.check(&held[position], &reply?.head)?;
         }
         Ok(())
     }
@@ -238,8 +239,9 @@ impl Seat {
     ) -> Result<(), NetError> {
         let mut oldest: Vec<Option<Version>> = vec![None; self.versions.len()];
         while let Some((position, reply)) = pull.next().await {
-            let (group, reply) = (&groups[position], reply?);
-            self.take(group, &reply, out)?;
+            let (group, answer) = (&groups[position], reply?);
+            let reply = &answer.head;
+            self.take(group, &answer, out)?;
             let oldest = &mut oldest[group.shard.index()];
             *oldest = Some(oldest.map_or(reply.version, |version| version.min(reply.version)));
         }
@@ -252,14 +254,14 @@ impl Seat {
     fn take(
         &mut self,
         group: &Group,
-        reply: &Reply,
+        answer: &Answer,
         out: &mut (impl Destination + ?Sized),
     ) -> Result<(), NetError> {
-        self.check(group, reply)?;
-        decode(&self.plan, &group.blocks, reply, out)
+        self.check(group, &answer.head)?;
+        decode(&self.plan, &group.blocks, answer, out)
             .map_err(|why| NetError::Reply { who: self.who(group), why })?;
         if let Some(norms) = &mut self.norms {
-            norms.handle_reply(reply);
+            norms.handle_reply(&answer.head);
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! Sending again is safe: a shard knows each part by seat, incarnation, step and part, and
 //! acknowledges what it already has.
 
+use crate::core::answer::{Answer, AnswerDecoder};
 use crate::core::session::{Overdue, Session, Ticket};
 use crate::net::dial::{Dial, is_final};
 use crate::net::{NetError, Patience};
@@ -13,8 +14,7 @@ use slackline_common::limits::FRAMES_IN_FLIGHT_MAX;
 use slackline_common::placement::server_of;
 use slackline_common::quic::{self, CloseCode, describe_close_from};
 use slackline_common::wire::control::{DataHello, WorkerReport};
-use slackline_common::wire::frame::{Decoder, Reply, ReplyKind, Request, RequestKind};
-use slackline_common::wire::pool::BufferPool;
+use slackline_common::wire::frame::{ReplyKind, Request, RequestKind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
@@ -44,7 +44,6 @@ struct Inner {
     answered: Notify,
     closing: watch::Sender<bool>,
     began: Instant,
-    replies: BufferPool,
 }
 
 #[derive(Debug)]
@@ -79,13 +78,13 @@ struct Line {
 /// Requests whose replies are waited for by name.
 #[derive(Debug)]
 pub struct Pull {
-    replies: mpsc::Receiver<(usize, Result<Reply, NetError>)>,
+    replies: mpsc::Receiver<(usize, Result<Answer, NetError>)>,
 }
 
 impl Pull {
     /// The next reply, in the order of arrival, with the position of its request; `None` after the
     /// last. Dropping the pull gives up what is still missing.
-    pub async fn next(&mut self) -> Option<(usize, Result<Reply, NetError>)> {
+    pub async fn next(&mut self) -> Option<(usize, Result<Answer, NetError>)> {
         self.replies.recv().await
     }
 }
@@ -126,7 +125,6 @@ impl Servers {
             hello,
             patience,
             book: Mutex::new(Book { session: Session::new(links.len()), failure: None }),
-            replies: BufferPool::new(FRAMES_IN_FLIGHT_MAX * links.len()),
             links,
             answered: Notify::new(),
             closing,
@@ -171,7 +169,7 @@ impl Servers {
                     answer = asked => Some(answer),
                 };
                 match &answer {
-                    Some(Ok(reply)) => lock(&inner.book).session.handle_reply(ticket, reply),
+                    Some(Ok(reply)) => lock(&inner.book).session.handle_reply(ticket, &reply.head),
                     _ => lock(&inner.book).session.handle_given_up(ticket),
                 }
                 if let Some(answer) = answer {
@@ -295,12 +293,12 @@ impl Inner {
     }
 
     /// Books the answer to a frame that nobody waits for by name.
-    fn settle(&self, index: usize, ticket: Ticket, answer: Result<Reply, NetError>) {
+    fn settle(&self, index: usize, ticket: Ticket, answer: Result<Answer, NetError>) {
         let mut book = lock(&self.book);
         let failure = match answer {
             Ok(reply) => {
-                book.session.handle_reply(ticket, &reply);
-                (reply.kind != ReplyKind::Ack).then(|| NetError::Unexpected {
+                book.session.handle_reply(ticket, &reply.head);
+                (reply.head.kind != ReplyKind::Ack).then(|| NetError::Unexpected {
                     who: self.links[index].name(),
                     what: "answered a push with parameters".to_owned(),
                 })
@@ -318,7 +316,7 @@ impl Inner {
     }
 
     /// A permit, then [`Inner::exchange`].
-    async fn ask(&self, index: usize, request: &Request) -> Result<Reply, NetError> {
+    async fn ask(&self, index: usize, request: &Request) -> Result<Answer, NetError> {
         let permit = self.links[index].permits.acquire().await.map_err(|_| NetError::Closed)?;
         let answer = self.exchange(index, request).await;
         drop(permit);
@@ -326,16 +324,16 @@ impl Inner {
     }
 
     /// Sends a request until it is answered, over as many connections as that takes.
-    async fn exchange(&self, index: usize, request: &Request) -> Result<Reply, NetError> {
+    async fn exchange(&self, index: usize, request: &Request) -> Result<Answer, NetError> {
         let link = &self.links[index];
         loop {
             let Line { connection, generation, dead, .. } = lock(&link.line).clone();
             if let Some(dead) = dead {
                 return Err(dead);
             }
-            match round_trip(&connection, request, &self.replies, link).await {
-                Ok(reply) if reply.kind == ReplyKind::Refused => {
-                    let (who, refusal) = (link.name(), reply.refusal);
+            match round_trip(&connection, request, link).await {
+                Ok(reply) if reply.head.kind == ReplyKind::Refused => {
+                    let (who, refusal) = (link.name(), reply.head.refusal);
                     return Err(NetError::Refused { who, refusal, sentence: reply.sentence() });
                 }
                 Ok(reply) => return Ok(reply),
@@ -418,9 +416,8 @@ impl Inner {
 async fn round_trip(
     connection: &Connection,
     request: &Request,
-    pool: &BufferPool,
     link: &Link,
-) -> Result<Reply, Cut> {
+) -> Result<Answer, Cut> {
     let (mut send, mut recv) = connection.open_bi().await.map_err(Cut::Lost)?;
     if request.kind == RequestKind::Pull {
         // It fails only for a stream that is closed already, which the write reports.
@@ -436,11 +433,11 @@ async fn round_trip(
             return Err(unexpected(link, "closed a request's stream"));
         }
     }
-    let mut decoder = Decoder::<Reply>::new(pool);
+    let mut decoder = AnswerDecoder::default();
     let broken = |why| Cut::Wrong(NetError::Frame { who: link.name(), why });
     loop {
         match recv.read_chunk(usize::MAX, true).await {
-            Ok(Some(chunk)) => decoder.handle_bytes(&chunk.bytes).map_err(broken)?,
+            Ok(Some(chunk)) => decoder.handle_chunk(chunk.bytes).map_err(broken)?,
             Ok(None) => match decoder.finish() {
                 Ok(reply) => return Ok(reply),
                 // A server that closes the connection ends its streams first: its reason says more.
