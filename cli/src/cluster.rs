@@ -1,6 +1,7 @@
 //! A local cluster: throw-away certificates, config files, and one real process per member.
 
 use crate::error::CliError;
+use slackline_common::blame::{Blame, EXIT_CONFIG, EXIT_OURS};
 use slackline_common::quic::{Authority, Credentials};
 use slackline_common::role::Role;
 use std::fs;
@@ -35,6 +36,20 @@ struct Member {
     child: Child,
     log: PathBuf,
     ended: Option<ExitStatus>,
+}
+
+/// A process that ended when it should not.
+pub(crate) struct EndedMember {
+    /// Which, how, and its last words.
+    pub sentence: String,
+    /// Whose move it is, by its exit code.
+    pub blame: Blame,
+}
+
+impl From<EndedMember> for CliError {
+    fn from(ended: EndedMember) -> Self {
+        Self::MemberEnded { sentence: ended.sentence, blame: ended.blame }
+    }
 }
 
 /// The running processes. Dropping it ends those that still run.
@@ -131,25 +146,25 @@ impl LocalCluster {
             if let Ok(address) = fs::read_to_string(file) {
                 return Ok(address.trim().to_owned());
             }
-            if let Some(sentence) = self.look_for_ended() {
-                return Err(CliError::MemberEnded(sentence));
+            if let Some(ended) = self.look_for_ended() {
+                return Err(ended.into());
             }
             if start.elapsed() > LISTENING_DEADLINE {
                 let seconds = LISTENING_DEADLINE.as_secs();
                 let log = self.members.first().map_or_else(String::new, last_line);
-                return Err(CliError::MemberEnded(format!(
-                    "the coordinator has not said where it listens for {seconds} s: {log}"
-                )));
+                let sentence =
+                    format!("the coordinator has not said where it listens for {seconds} s: {log}");
+                return Err(CliError::MemberEnded { sentence, blame: Blame::Us });
             }
             sleep(POLL_INTERVAL).await;
         }
     }
 
     /// Waits until a process ends; says which, how, and its last words. Cancellation-safe.
-    pub(crate) async fn next_ended(&mut self) -> String {
+    pub(crate) async fn next_ended(&mut self) -> EndedMember {
         loop {
-            if let Some(sentence) = self.look_for_ended() {
-                return sentence;
+            if let Some(ended) = self.look_for_ended() {
+                return ended;
             }
             sleep(POLL_INTERVAL).await;
         }
@@ -160,18 +175,22 @@ impl LocalCluster {
         self.members.first().is_some_and(|coordinator| coordinator.ended.is_some())
     }
 
-    fn look_for_ended(&mut self) -> Option<String> {
+    fn look_for_ended(&mut self) -> Option<EndedMember> {
         for member in &mut self.members {
             if member.ended.is_none()
                 && let Ok(Some(status)) = member.child.try_wait()
             {
                 member.ended = Some(status);
                 if !status.success() {
-                    return Some(format!(
-                        "{} ended with {status}: {}",
-                        member.label,
-                        last_line(member)
-                    ));
+                    let sentence =
+                        format!("{} ended with {status}: {}", member.label, last_line(member));
+                    let code = status.code().and_then(|code| u8::try_from(code).ok());
+                    let blame = match code {
+                        Some(EXIT_CONFIG) => Blame::Config,
+                        Some(EXIT_OURS) => Blame::Us,
+                        _ => Blame::Network,
+                    };
+                    return Some(EndedMember { sentence, blame });
                 }
             }
         }

@@ -36,8 +36,8 @@ pub(crate) enum CliError {
     #[error("start {program}: {source}; build all programs first (make build)")]
     Start { program: String, source: std::io::Error },
     /// A process of the local cluster ended when it should not.
-    #[error("{0}")]
-    MemberEnded(String),
+    #[error("{sentence}")]
+    MemberEnded { sentence: String, blame: Blame },
     /// A file could not be written.
     #[error("write {}: {source}", path.display())]
     Write { path: PathBuf, source: std::io::Error },
@@ -55,7 +55,8 @@ impl CliError {
             }
             Self::Network(error) => error.blame(),
             Self::Closed | Self::Unexpected { .. } => Blame::Peer,
-            Self::JobFailed(_) | Self::MemberEnded(_) => Blame::Network,
+            Self::MemberEnded { blame, .. } => *blame,
+            Self::JobFailed(_) => Blame::Network,
             Self::Start { .. } | Self::Write { .. } | Self::Runtime(_) => Blame::Us,
         }
     }

@@ -1,7 +1,7 @@
 //! `slackline run`: a local cluster of the real programs, from start to summary.
 
 use crate::args::RunArguments;
-use crate::cluster::{LocalCluster, Plan};
+use crate::cluster::{EndedMember, LocalCluster, Plan};
 use crate::display::Display;
 use crate::error::CliError;
 use crate::operator::{Operator, unexpected};
@@ -24,7 +24,11 @@ pub(crate) async fn run(arguments: &RunArguments) -> Result<(), CliError> {
         workers: job.workers,
         run_dir: arguments.run_dir.clone(),
         data_dir: arguments.data_dir.clone(),
-        slow: arguments.slow.iter().map(|text| parse_slow(text)).collect::<Result<_, _>>()?,
+        slow: arguments
+            .slow
+            .iter()
+            .map(|text| parse_slow(text, job.workers))
+            .collect::<Result<_, _>>()?,
     };
     let mut signals = Signals::new()?;
     let mut cluster = LocalCluster::start(&plan).await?;
@@ -52,7 +56,8 @@ pub(crate) async fn run(arguments: &RunArguments) -> Result<(), CliError> {
     }
 }
 
-/// Shows progress until the job has ended. The first signal stops the job and keeps the model, the
+/// Shows progress until the job has ended. A member that fails before training cannot be replaced
+/// here, so that ends the run; later the cluster itself knows what to do. The first signal stops the job and keeps the model, the
 /// second ends everything at once.
 async fn watch(
     operator: &mut Operator,
@@ -61,10 +66,16 @@ async fn watch(
     signals: &mut Signals,
 ) -> Result<(Ended, String), CliError> {
     let mut stopping = false;
+    let mut failed = None;
     loop {
         tokio::select! {
             message = operator.next() => match message? {
-                ToOperator::Status(status) => display.show(&status),
+                ToOperator::Status(status) => {
+                    if let Some(ended) = failed.take_if(|_| status.phase == "gathering") {
+                        return Err(EndedMember::into(ended));
+                    }
+                    display.show(&status);
+                }
                 ToOperator::Ended { ended, summary, run_dir } => {
                     display.finish(&ended, summary.as_deref(), &run_dir);
                     return Ok((ended, run_dir));
@@ -72,11 +83,12 @@ async fn watch(
                 ToOperator::Refused(sentence) => return Err(CliError::Refused(sentence)),
                 _ => return Err(unexpected("watch")),
             },
-            sentence = cluster.next_ended() => {
-                display.note(&sentence);
+            ended = cluster.next_ended() => {
                 if cluster.coordinator_has_ended() {
-                    return Err(CliError::MemberEnded(sentence));
+                    return Err(ended.into());
                 }
+                display.note(&ended.sentence);
+                failed.get_or_insert(ended);
             }
             () = signals.next() => {
                 if stopping {
@@ -115,14 +127,15 @@ impl Signals {
     }
 }
 
-/// `SEAT:FACTOR`.
-fn parse_slow(text: &str) -> Result<(u16, f64), CliError> {
+/// `SEAT:FACTOR`, of a job with so many workers.
+fn parse_slow(text: &str, workers: u16) -> Result<(u16, f64), CliError> {
     let parsed = text.split_once(':').and_then(|(seat, factor)| {
-        Some((seat.parse().ok()?, factor.parse().ok().filter(|factor: &f64| *factor >= 1.0)?))
+        let seat = seat.parse().ok().filter(|seat| *seat < workers)?;
+        Some((seat, factor.parse().ok().filter(|factor: &f64| (1.0..1e6).contains(factor))?))
     });
     parsed.ok_or_else(|| CliError::Flag {
         flag: "--slow",
-        rule: "a seat number, a colon and a factor of at least 1, as in 2:10",
+        rule: "a seat of the job (from 0), a colon and a factor of at least 1, as in 2:10",
         got: text.to_owned(),
     })
 }
@@ -133,9 +146,9 @@ mod tests {
 
     #[test]
     fn a_slow_seat_is_a_number_and_a_factor() {
-        assert_eq!(parse_slow("2:10").unwrap(), (2, 10.0));
-        for text in ["2", "2:0.5", "x:3", "2:fast", ":", "70000:2"] {
-            assert!(parse_slow(text).unwrap_err().to_string().contains(text));
+        assert_eq!(parse_slow("2:10", 4).unwrap(), (2, 10.0));
+        for text in ["2", "2:0.5", "x:3", "2:fast", ":", "70000:2", "4:2", "1:inf", "1:NaN"] {
+            assert!(parse_slow(text, 4).unwrap_err().to_string().contains(text));
         }
     }
 }
