@@ -37,6 +37,12 @@ fn a_push_that_is_acknowledged_and_not_applied_is_seen() {
     check(Fault::LosesPushes, "nobody is stuck");
 }
 
+/// Workers that ask again for what was not lost would hide it.
+#[test]
+fn a_pull_that_is_forgotten_is_seen() {
+    check(Fault::ForgetsPulls, "nobody is stuck");
+}
+
 #[test]
 fn a_block_that_is_left_out_is_seen() {
     check(Fault::DropsBlocks, "bsp is one process");

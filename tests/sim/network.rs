@@ -49,17 +49,19 @@ impl<E: Clone> Network<E> {
         self.after(delay * late, event);
     }
 
-    /// A message that may be lost or come twice. `attempt` is how often it was sent before.
-    pub(crate) fn send(&mut self, attempt: u32, event: E) {
+    /// A message that may be lost or come twice; says whether it comes. `attempt` is how often it was
+    /// sent before.
+    pub(crate) fn send(&mut self, attempt: u32, event: E) -> bool {
         if attempt < LOSSES_MAX && self.random.chance(self.plan.loss_percent) {
             self.lost += 1;
-            return;
+            return false;
         }
         if self.random.chance(self.plan.duplicate_percent) {
             self.duplicated += 1;
             self.deliver(event.clone());
         }
         self.deliver(event);
+        true
     }
 
     /// Luck of the run that is not the network's alone.

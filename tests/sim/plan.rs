@@ -50,6 +50,9 @@ pub(crate) struct NetworkPlan {
     pub(crate) duplicate_percent: u64,
     /// Released pulls in a hundred that are read some time after.
     pub(crate) slow_read_percent: u64,
+    /// Workers ask again for what is slow. Otherwise they do so only for what the network lost: a
+    /// shard that forgets a pull then cannot hide behind the repetition.
+    pub(crate) is_impatient: bool,
     /// Ticks from a death until the coordinator knows.
     pub(crate) lease: u64,
 }
@@ -222,6 +225,7 @@ fn network(random: &mut Random) -> NetworkPlan {
         loss_percent: if random.chance(50) { random.between(1, 25) } else { 0 },
         duplicate_percent: if random.chance(50) { random.between(1, 30) } else { 0 },
         slow_read_percent: if random.chance(30) { 40 } else { 0 },
+        is_impatient: random.chance(40),
         lease: random.between(50, 2000),
     }
 }

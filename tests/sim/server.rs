@@ -3,7 +3,7 @@
 
 use crate::plan::Plan;
 use slackline_common::ids::{SeatId, ShardId, Step};
-use slackline_common::wire::control::ShardReport;
+use slackline_common::wire::control::{NO_SEAT, ShardReport};
 use slackline_common::wire::frame::{Reply, Request, RequestKind};
 use slackline_server::core::{Effect, Record, Token, Verdict};
 use slackline_server::shard::Shard;
@@ -21,6 +21,8 @@ pub(crate) enum Fault {
     AppliesDuplicates,
     /// Acknowledges a push that it does not apply, now and then.
     LosesPushes,
+    /// Never answers a pull, now and then.
+    ForgetsPulls,
     /// Leaves out the last block of a push, now and then.
     DropsBlocks,
     /// Acknowledges a leave and goes on waiting for the seat.
@@ -69,6 +71,13 @@ impl Server {
         self.requests += 1;
         let is_now = self.requests.is_multiple_of(NOW_AND_THEN);
         let is_push = request.kind == RequestKind::Push;
+        if self.fault == Fault::ForgetsPulls
+            && request.kind == RequestKind::Pull
+            && is_now
+            && request.seat != NO_SEAT
+        {
+            return;
+        }
         let acknowledge_only = match self.fault {
             Fault::ForgetsLeaves => request.kind == RequestKind::Leave,
             Fault::LosesPushes => is_push && is_now,

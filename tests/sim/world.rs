@@ -15,7 +15,7 @@ use slackline_server::core::{Effect, Record, Token};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Ticks until a worker asks again; doubled each time.
+/// Ticks until a worker asks again, or until it knows that a message was lost; doubled each time.
 const PATIENCE: u64 = 400;
 /// How often a worker asks before it gives up. The last wait is 400 × 2¹⁵ ticks: no run is that long.
 const ATTEMPTS_MAX: u32 = 16;
@@ -237,8 +237,10 @@ impl World {
         if let Some(token) = given_up.filter(|_| self.network.chance(50)) {
             self.network.deliver(Event::Cancel { shard, token });
         }
-        self.network.send(attempt, Event::Request { ask: id, token, request });
-        self.network.after(PATIENCE << attempt, Event::Timer { seat, ask: id });
+        let comes = self.network.send(attempt, Event::Request { ask: id, token, request });
+        if !comes || self.plan.network.is_impatient {
+            self.network.after(PATIENCE << attempt, Event::Timer { seat, ask: id });
+        }
     }
 
     fn handle_request(&mut self, ask: AskId, sent_as: Token, request: Request) {
@@ -312,7 +314,10 @@ impl World {
 
     fn reply(&mut self, token: Token, reply: Reply) {
         let Caller { seat, ask, attempt, .. } = self.callers[&token];
-        self.network.send(attempt, Event::Reply { seat, ask, reply });
+        let comes = self.network.send(attempt, Event::Reply { seat, ask, reply });
+        if !comes && !self.plan.network.is_impatient {
+            self.network.after(PATIENCE << attempt, Event::Timer { seat, ask });
+        }
     }
 
     /// The last look: all parameters, read without a seat, and who has not finished.
