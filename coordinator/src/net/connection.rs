@@ -79,15 +79,18 @@ pub(super) async fn serve(id: MemberId, connection: Connection, inputs: mpsc::Se
     match quic::peer_role(&connection) {
         Some(Role::Worker) => {
             let queue = CONTROL_QUEUE_MAX;
-            talk(id, connection, inputs, queue, Outbox::Worker, Input::Worker).await;
+            let is_hello = |first: &FromWorker| matches!(first, FromWorker::Hello { .. });
+            talk(id, connection, inputs, queue, is_hello, Outbox::Worker, Input::Worker).await;
         }
         Some(Role::Server) => {
             let queue = CONTROL_QUEUE_MAX;
-            talk(id, connection, inputs, queue, Outbox::Server, Input::Server).await;
+            let is_hello = |first: &FromServer| matches!(first, FromServer::Hello { .. });
+            talk(id, connection, inputs, queue, is_hello, Outbox::Server, Input::Server).await;
         }
         Some(Role::Operator) => {
             let queue = OPERATOR_QUEUE_MAX;
-            talk(id, connection, inputs, queue, Outbox::Operator, Input::Operator).await;
+            // An operator begins with what it wants.
+            talk(id, connection, inputs, queue, |_| true, Outbox::Operator, Input::Operator).await;
         }
         // The handshake admits no other role.
         Some(Role::Coordinator) | None => {
@@ -101,6 +104,7 @@ async fn talk<Out, In>(
     connection: Connection,
     inputs: mpsc::Sender<Input>,
     queue: usize,
+    is_hello: impl Fn(&In) -> bool,
     outbox: impl Fn(mpsc::Sender<Outgoing<Out>>) -> Outbox,
     input: impl Fn(MemberId, In) -> Input,
 ) where
@@ -114,6 +118,12 @@ async fn talk<Out, In>(
             Ok(parts) => parts,
             Err(error) => return tracing::warn!("{error}"),
         };
+    if !is_hello(&first) {
+        // Nobody would ever hear from it again, nor miss it.
+        let sentence = "the first message must be a hello";
+        tracing::warn!("{address} is cut: {sentence}");
+        return quic::close(&connection, CloseCode::ProtocolViolation, sentence);
+    }
     let (to_writer, outgoing) = mpsc::channel(queue);
     let link = Link { outbox: outbox(to_writer), connection: connection.clone(), address };
     let writer = tokio::spawn(write(sender, outgoing, connection.clone()));

@@ -15,7 +15,6 @@ use slackline_common::role::Role;
 use slackline_common::wire::control::{DataHello, DataWelcome, FromWorker, Hello, ToWorker};
 use std::net::UdpSocket;
 use std::sync::Arc;
-use std::time::Duration;
 use tests::clock::wait_for;
 use tests::cluster::{Cluster, MemberId, PATIENCE, job_file};
 
@@ -252,7 +251,8 @@ fn a_role_may_say_only_what_is_its_own() {
         let (mut sender, _receiver): (ControlSender<FromWorker>, ControlReceiver<ToWorker>) =
             open_control(&connection).await.unwrap();
         sender.send(&FromWorker::LeaseRequest).await.unwrap();
-        let _ = tokio::time::timeout(Duration::from_millis(200), connection.closed()).await;
+        let line = closed(&connection).await;
+        assert!(line.contains("the first message must be a hello"), "{line}");
     });
     target.ends_well();
 }
