@@ -14,5 +14,10 @@ unsafe extern "C" {
 
 /// Makes every product run on the thread that asks for it.
 pub(super) fn use_one_thread() {
-    openblas_set_num_threads(1);
+    use_threads(1);
+}
+
+/// Lets every product use so many threads.
+pub(super) fn use_threads(threads: u16) {
+    openblas_set_num_threads(threads.into());
 }

@@ -103,6 +103,12 @@ pub fn engine(spec: &ModelSpec) -> Option<Box<dyn Engine>> {
     cpu::engine(spec)
 }
 
+/// Lets the matrix products of this process use so many threads, for who asks for it by
+/// configuration: [`engine`] sets one. On a machine that does anything else, more are slower.
+pub fn use_threads(threads: u16) {
+    blas::use_threads(threads);
+}
+
 /// Why a step cannot be computed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum TrainError {

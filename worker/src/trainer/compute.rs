@@ -72,6 +72,7 @@ impl Pause {
 pub(super) struct Setup {
     pub(super) job: Box<Job>,
     pub(super) data_dir: PathBuf,
+    pub(super) threads: u16,
     pub(super) slowdown: Option<f64>,
     pub(super) handle: Handle,
     pub(super) outbox: Outbox,
@@ -116,6 +117,7 @@ impl Compute {
         let job = &setup.job;
         let engine = train::engine(&job.model)
             .ok_or_else(|| WorkerError::External { job: job.name.clone() })?;
+        train::use_threads(setup.threads);
         let spec: &DataSpec =
             job.data.as_ref().ok_or_else(|| WorkerError::NoData { job: job.name.clone() })?;
         let open = |source| data::open(spec, source, &job.model, &setup.data_dir);

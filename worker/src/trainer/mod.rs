@@ -1,5 +1,5 @@
 //! The training worker: the network thread's half. It talks to the coordinator, connects to the
-//! servers, and turns messages into orders for the [compute thread](compute).
+//! servers, and turns messages into orders for the compute thread (`compute`).
 
 mod compute;
 mod error;
@@ -226,6 +226,7 @@ impl Worker {
         let setup = Setup {
             job,
             data_dir: self.config.data_dir.clone(),
+            threads: self.config.threads,
             slowdown: self.config.slowdown,
             handle: Handle::current(),
             outbox: self.coordinator.outbox().clone(),
