@@ -85,3 +85,12 @@ pub const IDLE_BUFFERS_MAX: usize = 32;
 /// Seconds a peer has to send one frame, or to take one reply: 1 MiB in 60 s is 140 kbit/s. A slower
 /// one is cut, so that a trickle cannot hold a buffer for ever.
 pub const FRAME_SECONDS_MAX: u64 = 60;
+
+/// Longest time from one heartbeat to the next: figures that people watch are at most this old, and
+/// many fit into a lease, so that a busy machine that is late with some is not taken for a lost one.
+pub const HEARTBEAT_MILLIS_MAX: u64 = 500;
+
+/// Time from one heartbeat to the next under a lease: a quarter of it, or [`HEARTBEAT_MILLIS_MAX`].
+pub fn heartbeat_interval(lease: std::time::Duration) -> std::time::Duration {
+    (lease / 4).min(std::time::Duration::from_millis(HEARTBEAT_MILLIS_MAX))
+}

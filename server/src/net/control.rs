@@ -11,7 +11,7 @@ use crate::net::home::{Home, Voices};
 use crate::net::stream::Caller;
 use quinn::{Connection, Endpoint};
 use slackline_common::blame::Blame;
-use slackline_common::limits::{CONTROL_QUEUE_MAX, HELLO_SECONDS_MAX};
+use slackline_common::limits::{CONTROL_QUEUE_MAX, HELLO_SECONDS_MAX, heartbeat_interval};
 use slackline_common::quic::{self, CloseCode, ControlReceiver, ControlSender, QuicError, close};
 use slackline_common::role::Role;
 use slackline_common::wire::control::{FromServer, Hello, Phase, ServerReport, ToServer, Welcome};
@@ -208,7 +208,7 @@ impl Line<'_> {
             }
         });
         beside.spawn(work(results, results_in));
-        let mut tick = interval(self.lease / 4);
+        let mut tick = interval(heartbeat_interval(self.lease));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -388,18 +388,19 @@ impl Line<'_> {
         );
     }
 
-    /// A sign of life with new figures; with the last ones when the shards are still busy with those.
+    /// A sign of life with the last figures, at once; new figures follow when the shards have done what
+    /// was asked of them before.
     async fn beat(&mut self, orders: &mpsc::Sender<Task>) -> Result<(), ServerError> {
+        let report = ServerReport { phase: self.phase, ..self.report.clone() };
+        self.say(&FromServer::Heartbeat(report)).await?;
         let is_free = !self.gathering && orders.capacity() == orders.max_capacity();
-        if !self.home.has_job() || !is_free {
-            let report = ServerReport { phase: self.phase, ..self.report.clone() };
-            return self.say(&FromServer::Heartbeat(report)).await;
+        if self.home.has_job() && is_free {
+            let (home, phase) = (Arc::clone(&self.home), self.phase);
+            let gather: Task = Box::pin(async move {
+                Ok(FromServer::Heartbeat(ServerReport { phase, shards: home.reports().await }))
+            });
+            self.gathering = orders.try_send(gather).is_ok();
         }
-        let (home, phase) = (Arc::clone(&self.home), self.phase);
-        let gather: Task = Box::pin(async move {
-            Ok(FromServer::Heartbeat(ServerReport { phase, shards: home.reports().await }))
-        });
-        self.gathering = orders.try_send(gather).is_ok();
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use crate::net::{NetError, Patience};
 use quinn::{Connection, Endpoint};
 use slackline_common::blame::Blame;
 use slackline_common::ids::SeatId;
-use slackline_common::limits::{CONTROL_QUEUE_MAX, HELLO_SECONDS_MAX};
+use slackline_common::limits::{CONTROL_QUEUE_MAX, HELLO_SECONDS_MAX, heartbeat_interval};
 use slackline_common::quic::{self, CloseCode, ControlReceiver, ControlSender, QuicError};
 use slackline_common::role::Role;
 use slackline_common::wire::control::{Ended, FromWorker, Hello, ToWorker, Welcome};
@@ -205,7 +205,7 @@ impl Line {
     }
 
     async fn talk(&mut self, mut receiver: ControlReceiver<ToWorker>) -> End {
-        let mut beat = interval(self.lease / 4);
+        let mut beat = interval(heartbeat_interval(self.lease));
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut heard = Instant::now();
         let mut silent = false;
