@@ -41,7 +41,8 @@ fn events_tell_the_same(run: &Run, summary: &Value) {
     let events = events::read(&std::fs::read(&files[0]).unwrap());
     let last = |tag: &str| {
         let points = events.iter().flat_map(|event| &event.scalars);
-        points.filter(|(name, _)| name == tag).last().unwrap_or_else(|| panic!("no {tag}")).1
+        let mut points = points.filter(|(name, _)| name == tag);
+        points.next_back().unwrap_or_else(|| panic!("no {tag}")).1
     };
     assert_eq!(events[0].version.as_deref(), Some("brain.Event:2"));
     let accuracy = summary["test_accuracy"].as_f64().unwrap();
