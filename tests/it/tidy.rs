@@ -83,7 +83,9 @@ fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
 
 /// The lines before the tests of a file.
 fn product(text: &str) -> usize {
-    text.lines().position(|line| line.trim() == "#[cfg(test)]").unwrap_or(text.lines().count())
+    text.lines()
+        .position(|line| line.trim() == "#[cfg(test)]")
+        .unwrap_or_else(|| text.lines().count())
 }
 
 fn is_test_file(name: &str) -> bool {

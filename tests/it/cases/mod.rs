@@ -94,11 +94,13 @@ impl Ending {
 
     /// What a seat's pulls brought, in order.
     fn pulls(&self, seat: u16) -> Vec<&[Values]> {
-        let pulled = |answer| match answer {
-            &Answer::Pulled { ref values, .. } => Some(values.as_slice()),
-            _ => None,
-        };
-        self.answers(seat).iter().filter_map(pulled).collect()
+        let mut pulls = Vec::new();
+        for answer in self.answers(seat) {
+            if let Answer::Pulled { values, .. } = answer {
+                pulls.push(values.as_slice());
+            }
+        }
+        pulls
     }
 
     /// How far ahead of the slowest seat each pull of a seat was answered.
@@ -112,11 +114,13 @@ impl Ending {
 
     /// The kinds and words of a seat's failures, in order.
     fn failures(&self, seat: u16) -> Vec<(&str, &str)> {
-        let failed = |answer| match answer {
-            &Answer::Failed { ref kind, ref text } => Some((kind.as_str(), text.as_str())),
-            _ => None,
-        };
-        self.answers(seat).iter().filter_map(failed).collect()
+        let mut failures = Vec::new();
+        for answer in self.answers(seat) {
+            if let Answer::Failed { kind, text } = answer {
+                failures.push((kind.as_str(), text.as_str()));
+            }
+        }
+        failures
     }
 
     /// The seats' common word on whose first values count.
