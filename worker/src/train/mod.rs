@@ -2,10 +2,10 @@
 //!
 //! Small layers on `ndarray` and OpenBLAS, one file per kind, each checked against finite
 //! differences and against PyTorch. Images are kept channels-last inside, so that one tile of
-//! register arithmetic ([`tile`]) serves every convolution without an unfolded copy of its input.
+//! register arithmetic (`tile`) serves every convolution without an unfolded copy of its input.
 //! Buffers belong to the layers and are reused: after the first step nothing is allocated.
 //!
-//! Read [`Engine`], then a network ([`mlp`] is the shortest), then the layers it is made of.
+//! Read [`Engine`], then a network (`mlp` is the shortest), then the layers it is made of.
 //!
 //! **Never here:** threads, sockets, clocks. One engine is one core; more workers use more cores.
 
