@@ -69,6 +69,8 @@ struct Contender {
 /// One push and one pull.
 struct Turn {
     seconds: f64,
+    /// The part of `seconds` until the push was acknowledged.
+    up_seconds: f64,
     cpu_seconds: f64,
 }
 
@@ -77,20 +79,25 @@ impl Contender {
         Self { name, turns: Vec::new() }
     }
 
-    fn turn(&mut self, peer: u32, mut work: impl FnMut()) {
+    /// Times `work`, which pushes, says that it has, and pulls.
+    fn turn(&mut self, peer: u32, work: impl FnOnce(&mut dyn FnMut())) {
         let me = std::process::id();
         let before = cpu_time(me) + cpu_time(peer);
+        let mut up_seconds = 0.0;
         let start = Instant::now();
-        work();
+        work(&mut || up_seconds = start.elapsed().as_secs_f64());
         let seconds = start.elapsed().as_secs_f64();
         let cpu_seconds = (cpu_time(me) + cpu_time(peer) - before).as_secs_f64();
-        self.turns.push(Turn { seconds, cpu_seconds });
+        self.turns.push(Turn { seconds, up_seconds, cpu_seconds });
     }
 
     /// Bytes up and down per second of the median turn, in 10⁶.
     fn rate(&self) -> f64 {
-        let seconds: Vec<f64> = self.turns.iter().map(|turn| turn.seconds).collect();
-        gigabytes() * 1e3 / median(&seconds)
+        gigabytes() * 1e3 / self.median(|turn| turn.seconds)
+    }
+
+    fn median(&self, of: impl Fn(&Turn) -> f64) -> f64 {
+        median(&self.turns.iter().map(of).collect::<Vec<_>>())
     }
 
     /// CPU seconds of both processes per 10⁹ bytes, over all turns.
@@ -120,10 +127,10 @@ fn measure(mtu: u16, rounds: usize) {
     for round in 0..=rounds {
         let [plain, copying, ours_asp, ours_bsp] = &mut contenders;
         let peer = bare.child.id();
-        plain.turn(peer, || runtime.block_on(bare.turn(false)));
-        copying.turn(peer, || runtime.block_on(bare.turn(true)));
-        ours_asp.turn(asp.server_pid(), || runtime.block_on(asp.turn()));
-        ours_bsp.turn(bsp.server_pid(), || runtime.block_on(bsp.turn()));
+        plain.turn(peer, |up| runtime.block_on(bare.turn(false, up)));
+        copying.turn(peer, |up| runtime.block_on(bare.turn(true, up)));
+        ours_asp.turn(asp.server_pid(), |up| runtime.block_on(asp.turn(up)));
+        ours_bsp.turn(bsp.server_pid(), |up| runtime.block_on(bsp.turn(up)));
         if round == 0 {
             // The first round brings the pages in and opens the windows.
             contenders.iter_mut().for_each(|contender| contender.turns.clear());
@@ -132,9 +139,12 @@ fn measure(mtu: u16, rounds: usize) {
     println!("mtu {mtu}, 64 MiB up and 64 MiB down, {rounds} rounds, medians");
     for contender in &contenders {
         println!(
-            "  {:<14} {:>6.0} MB/s {:>6.2} CPU s/GB {:>6.2} of bare, {:.2} of bare + copy",
+            "  {:<14} {:>6.0} MB/s ({:>3.0} + {:>3.0} ms) {:>6.2} CPU s/GB {:>6.2} of bare, {:.2} of \
+             bare + copy",
             contender.name,
             contender.rate(),
+            contender.median(|turn| turn.up_seconds) * 1e3,
+            contender.median(|turn| turn.seconds - turn.up_seconds) * 1e3,
             contender.cpu(),
             contender.against(&contenders[0]),
             contender.against(&contenders[1]),
@@ -186,10 +196,10 @@ impl Ours {
         self.cluster.pid(self.server)
     }
 
-    async fn turn(&mut self) {
-        self.client.push_async(&[("w", &self.gradient)], 1).await.unwrap();
+    async fn turn(&mut self, up: &mut dyn FnMut()) {
+        self.client.push(&[("w", &self.gradient)], 1).await.unwrap();
+        up();
         self.client.pull_into(&mut [("w", &mut self.values)]).await.unwrap();
-        self.client.flush().await.unwrap();
         // The learning rate of the file; every turn adds the same.
         let steps = self.client.clock().0 as f32;
         assert!((self.values[ELEMENTS - 1] - 0.1 * steps).abs() < 1e-3 * steps);
@@ -245,7 +255,7 @@ impl Bare {
 
     /// All pieces up, then all down. The request's first byte says which, the second whether what is
     /// received is copied.
-    async fn turn(&mut self, copy: bool) {
+    async fn turn(&mut self, copy: bool, up: &mut dyn FnMut()) {
         let permits = Arc::new(Semaphore::new(IN_FLIGHT));
         let mut pushes = tokio::task::JoinSet::new();
         for piece in 0..PIECES {
@@ -261,6 +271,7 @@ impl Bare {
             tokio::task::yield_now().await;
         }
         while pushes.join_next().await.is_some() {}
+        up();
 
         let mut pulls = tokio::task::JoinSet::new();
         for (piece, mut place) in self.memory.drain(..).enumerate() {

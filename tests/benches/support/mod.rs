@@ -30,6 +30,7 @@ pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 ///
 /// # Panics
 /// Without values.
+#[expect(clippy::cast_possible_truncation, reason = "a share of a length that fits")]
 pub(crate) fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -107,7 +108,10 @@ pub(crate) fn run_job(job: &str, sets: &[&str], flags: &[&str], run_dir: &Path) 
     let last = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).next_back();
     let ended = last.filter(|value| value["ok"] == true && value["summary"].is_object());
     let Some(ended) = ended else {
-        panic!("{command:?}: {}\n{said}{}", output.status, String::from_utf8_lossy(&output.stderr));
+        // The lines before are one status after the other.
+        let last_words = said.lines().next_back().unwrap_or_default();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        panic!("{command:?}: {}\n{last_words}\n{errors}", output.status);
     };
     let folder = PathBuf::from(ended["run_dir"].as_str().expect("a run has a folder"));
     Run { summary: ended["summary"].clone(), folder }
