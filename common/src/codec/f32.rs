@@ -50,6 +50,11 @@ impl Codec for F32 {
         Ok(())
     }
 
+    fn as_values<'a>(&self, bytes: &'a [u8]) -> Option<&'a [f32]> {
+        // It fails for an odd address or length.
+        bytemuck::try_cast_slice(bytes).ok().filter(|_| cfg!(target_endian = "little"))
+    }
+
     fn decode_add(&self, bytes: &[u8], scale: f32, sum: &mut [f32]) -> Result<(), CodecError> {
         self.validate(bytes, sum.len())?;
         widen_add(bytes, scale, sum);

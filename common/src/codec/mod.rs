@@ -135,6 +135,13 @@ pub trait Codec: Send + Sync + fmt::Debug {
     /// As [`validate`](Self::validate) for `out.len()` elements; `out` is then untouched.
     fn decode(&self, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError>;
 
+    /// The values where they lie, if this machine can read them there: the same bits as
+    /// [`decode`](Self::decode), without the copy.
+    fn as_values<'a>(&self, bytes: &'a [u8]) -> Option<&'a [f32]> {
+        let _ = bytes;
+        None
+    }
+
     /// `sum[i] += scale × decoded[i]`, rounded after the product and after the sum.
     ///
     /// # Errors

@@ -188,6 +188,9 @@ fn both_bodies_give_the_same_bits_at_every_length_and_misalignment() {
                 door.decode(bytes, &mut left).unwrap();
                 (body.decode)(bytes, &mut right);
                 assert_eq!(bits(&left), bits(&right), "{id}: decode of {len} at {offset}");
+                if let Some(there) = door.as_values(bytes) {
+                    assert_eq!(bits(there), bits(&right), "{id}: as_values of {len} at {offset}");
+                }
 
                 let (mut left, mut right) = (values(len, 5), values(len, 5));
                 door.decode_add(bytes, 0.3, &mut left).unwrap();
@@ -200,6 +203,18 @@ fn both_bodies_give_the_same_bits_at_every_length_and_misalignment() {
             }
         }
     }
+}
+
+#[test]
+fn only_f32_at_a_fitting_address_is_read_where_it_lies() {
+    let buffer = [1.0f32, -2.0, f32::NAN];
+    let bytes: &[u8] = bytemuck::cast_slice(&buffer);
+    let there = |id, bytes| codec(id).as_values(bytes).map(|values: &[f32]| values.len());
+    assert_eq!(there(CodecId::F32, bytes), cfg!(target_endian = "little").then_some(3));
+    assert_eq!(there(CodecId::F32, &bytes[1..9]), None, "an odd address");
+    assert_eq!(there(CodecId::F32, &bytes[..10]), None, "no whole number of values");
+    assert_eq!(there(CodecId::Bf16, bytes), None);
+    assert_eq!(there(CodecId::F16, bytes), None);
 }
 
 #[test]

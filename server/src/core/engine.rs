@@ -25,7 +25,7 @@ use super::ledger::{Kept, OpenSteps};
 use super::reads::Pull;
 use super::record::{Push, Record, payloads};
 use super::staging::Staging;
-use super::store::{Contribution, Store};
+use super::store::{Contribution, Setting, Store};
 use slackline_common::codec::codec;
 use slackline_common::ids::{Fingerprint, Incarnation, SeatId, ShardId, Step, Term, Version};
 use slackline_common::job::{Job, Mode, Reduce};
@@ -300,11 +300,11 @@ impl Engine {
                 None => drop(open.blocks.insert(at, Some(kept))),
                 Some(arrival) => {
                     open.blocks.insert(at, None);
-                    self.store.load(at, &kept);
                     let tensor = self.store.blocks()[at].tensor;
                     let update =
                         arrival.update(tensor.index(), self.layout.tensors()[tensor.index()].role);
-                    self.store.update(&self.job, &self.layout, at, &update);
+                    let setting = Setting { job: &self.job, layout: &self.layout };
+                    self.store.update(&setting, at, &update, &kept);
                 }
             }
         }
@@ -359,13 +359,9 @@ impl Engine {
             }
             any = true;
             let tensor = self.store.blocks()[at].tensor.index();
-            let reduce = match self.layout.tensors()[tensor].role {
-                TensorRole::Parameter => self.job.reduce,
-                TensorRole::Statistic => Reduce::Mean,
-            };
-            self.store.reduce(at, reduce, &contributions);
             let update = Update { rate, share: 1.0, clip_factor: factors.factor(tensor) };
-            self.store.update(&self.job, &self.layout, at, &update);
+            let setting = Setting { job: &self.job, layout: &self.layout };
+            self.store.update_by(&setting, at, &update, &contributions);
         }
         for open in &complete {
             self.pushes_applied += u64::from(open.counted);

@@ -38,6 +38,50 @@ pub(super) struct Contribution<'a> {
     pub(super) samples: u32,
 }
 
+/// What every update of a shard needs to know.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Setting<'a> {
+    pub(super) job: &'a Job,
+    pub(super) layout: &'a Layout,
+}
+
+/// One block and its parameters.
+type Target<'a> = (&'a Block, &'a mut [f32]);
+
+fn target<'a>(
+    blocks: &'a [Block],
+    starts: &[usize],
+    values: &'a mut [f32],
+    at: usize,
+) -> Target<'a> {
+    (&blocks[at], &mut values[starts[at]..starts[at + 1]])
+}
+
+impl Setting<'_> {
+    fn role(&self, block: &Block) -> TensorRole {
+        self.layout.tensors()[block.tensor.index()].role
+    }
+
+    fn apply(
+        &self,
+        (block, values): Target<'_>,
+        state: &mut BlockState,
+        norm: &mut f64,
+        update: &Update,
+        gradient: &[f32],
+    ) {
+        match self.role(block) {
+            TensorRole::Statistic => optimizer::apply_statistic(values, gradient, update.share),
+            TensorRole::Parameter => {
+                if self.job.clip.is_on() {
+                    *norm = sum_of_squares(gradient);
+                }
+                optimizer::apply(&self.job.optimizer, state, update, values, gradient);
+            }
+        }
+    }
+}
+
 impl Store {
     /// All zero, with room for everything that will ever be needed.
     pub(super) fn new(job: &Job, blocks: Vec<Block>) -> Self {
@@ -97,15 +141,50 @@ impl Store {
         entry.bytes = u32::try_from(out.len() - before).expect("a block has at most 1 MiB");
     }
 
-    /// Decodes one contribution into the scratch buffer, ready for [`Store::update`].
-    pub(super) fn load(&mut self, at: usize, kept: &Kept) {
-        let gradient = &mut self.scratch[..self.blocks[at].len];
-        codec(kept.codec).decode(&kept.bytes, gradient).expect("validated when it was admitted");
+    /// Applies a step's contributions to a block: their mean or sum, in seat order. At least one.
+    pub(super) fn update_by(
+        &mut self,
+        setting: &Setting<'_>,
+        at: usize,
+        update: &Update,
+        contributions: &[Contribution<'_>],
+    ) {
+        if let [Contribution { kept, .. }] = contributions {
+            return self.update(setting, at, update, kept);
+        }
+        let reduce = match setting.role(&self.blocks[at]) {
+            TensorRole::Parameter => setting.job.reduce,
+            TensorRole::Statistic => Reduce::Mean,
+        };
+        self.reduce(at, reduce, contributions);
+        let gradient = &self.scratch[..self.blocks[at].len];
+        let target = target(&self.blocks, &self.starts, &mut self.values, at);
+        setting.apply(target, &mut self.states[at], &mut self.norms[at], update, gradient);
     }
 
-    /// Adds up one step's contributions to a block, in seat order, in the scratch buffer. At least
-    /// one.
-    pub(super) fn reduce(&mut self, at: usize, reduce: Reduce, contributions: &[Contribution<'_>]) {
+    /// Applies one contribution to a block, as it is.
+    pub(super) fn update(
+        &mut self,
+        setting: &Setting<'_>,
+        at: usize,
+        update: &Update,
+        kept: &Kept,
+    ) {
+        let format = codec(kept.codec);
+        let gradient = match format.as_values(&kept.bytes) {
+            Some(values) => values,
+            None => {
+                let scratch = &mut self.scratch[..self.blocks[at].len];
+                format.decode(&kept.bytes, scratch).expect("validated when it was admitted");
+                scratch
+            }
+        };
+        let target = target(&self.blocks, &self.starts, &mut self.values, at);
+        setting.apply(target, &mut self.states[at], &mut self.norms[at], update, gradient);
+    }
+
+    /// Adds up contributions in the scratch buffer.
+    fn reduce(&mut self, at: usize, reduce: Reduce, contributions: &[Contribution<'_>]) {
         let gradient = &mut self.scratch[..self.blocks[at].len];
         let divisor = contributions.iter().fold(0, |divisor, c| gcd(divisor, c.samples)).max(1);
         gradient.fill(0.0);
@@ -122,22 +201,6 @@ impl Store {
         }
         if reduce == Reduce::Mean && total > 1.0 {
             gradient.iter_mut().for_each(|value| *value /= total);
-        }
-    }
-
-    /// Applies the gradient in the scratch buffer to a block.
-    pub(super) fn update(&mut self, job: &Job, layout: &Layout, at: usize, update: &Update) {
-        let block = &self.blocks[at];
-        let gradient = &self.scratch[..block.len];
-        let values = &mut self.values[self.starts[at]..self.starts[at + 1]];
-        match layout.tensors()[block.tensor.index()].role {
-            TensorRole::Statistic => optimizer::apply_statistic(values, gradient, update.share),
-            TensorRole::Parameter => {
-                if job.clip.is_on() {
-                    self.norms[at] = sum_of_squares(gradient);
-                }
-                optimizer::apply(&job.optimizer, &mut self.states[at], update, values, gradient);
-            }
         }
     }
 
