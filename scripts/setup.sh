@@ -30,13 +30,24 @@ if [ "${#need_packages[@]}" -gt 0 ]; then
 fi
 
 export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
-if ! command -v cargo >/dev/null 2>&1; then
-  echo "setup: installing Rust by rustup"
-  curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
-    sh -s -- -y --profile minimal -c clippy -c rustfmt --default-toolchain stable
+
+# The minor version of cargo, 0 when there is none.
+cargo_minor() {
+  { cargo --version 2>/dev/null || echo 'cargo 1.0'; } | sed -E 's/^cargo 1\.([0-9]+).*/\1/'
+}
+
+if [ "$(cargo_minor)" -lt "$rust_minor_min" ]; then
+  if command -v rustup >/dev/null 2>&1; then
+    echo "setup: cargo 1.$(cargo_minor) is older than 1.$rust_minor_min; updating"
+    rustup update stable
+  else
+    echo "setup: installing Rust by rustup"
+    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
+      sh -s -- -y --profile minimal -c clippy -c rustfmt --default-toolchain stable
+    hash -r
+  fi
 fi
-minor=$(cargo --version | sed -E 's/^cargo 1\.([0-9]+).*/\1/')
-if [ "$minor" -lt "$rust_minor_min" ]; then
-  echo "setup: cargo 1.$minor is older than 1.$rust_minor_min; updating"
-  rustup update stable
+if command -v rustup >/dev/null 2>&1; then
+  cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
+  cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 fi

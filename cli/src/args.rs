@@ -21,6 +21,8 @@ pub(crate) enum Command {
     Submit(SubmitArguments),
     /// Show who is there and how far training is
     Status(StatusArguments),
+    /// End the running job early and keep its model
+    Stop(StopArguments),
     /// Save the model as it is now as a safetensors file
     Export(ExportArguments),
     /// Make a private certificate authority and the certificates of all roles
@@ -89,6 +91,12 @@ pub(crate) struct StatusArguments {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct StopArguments {
+    #[command(flatten)]
+    pub cluster: ClusterArguments,
 }
 
 #[derive(Args, Debug)]

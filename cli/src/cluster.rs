@@ -80,7 +80,8 @@ impl LocalCluster {
         let mut cluster =
             Self { coordinator: String::new(), credentials, members: Vec::new(), folder };
         let address_flag = format!("--address-file={}", address_file.display());
-        cluster.spawn("coordinator", "slackline-coordinator", &config, &[address_flag])?;
+        let flags = [address_flag, "--until-input-ends".to_owned()];
+        cluster.spawn("coordinator", "slackline-coordinator", &config, &flags)?;
         cluster.coordinator = cluster.wait_for_address(&address_file).await?;
         for number in 0..plan.servers {
             let config = format!(
@@ -128,7 +129,8 @@ impl LocalCluster {
             .arg("--config")
             .arg(&path)
             .args(flags)
-            .stdin(Stdio::null())
+            // It closes when this process is gone, however that happens.
+            .stdin(Stdio::piped())
             .stdout(file.try_clone().map_err(failed)?)
             .stderr(file)
             // A group of its own: Ctrl-C is ours to pass on, in the right order.

@@ -11,6 +11,7 @@ mod export;
 mod operator;
 mod run;
 mod status;
+mod stop;
 mod submit;
 
 use crate::args::{Arguments, Command};
@@ -49,6 +50,7 @@ fn execute(command: &Command) -> Result<(), CliError> {
             Command::Run(arguments) => run::run(arguments).await,
             Command::Submit(arguments) => submit::submit(arguments).await,
             Command::Status(arguments) => status::status(arguments).await,
+            Command::Stop(arguments) => stop::stop(arguments).await,
             Command::Export(arguments) => export::export(arguments).await,
             Command::Certs(_) => unreachable!("handled above, without a runtime"),
         }

@@ -40,8 +40,14 @@ impl Operator {
         Ok(self.sender.send(request).await?)
     }
 
-    /// The next answer; cancellation-safe. Waits as long as the connection lives: a dead
-    /// coordinator ends it after the idle timeout.
+    /// The answer to the last request, or who owes it after [`ANSWER_DEADLINE`].
+    pub(crate) async fn answer(&mut self) -> Result<ToOperator, CliError> {
+        let answer = self.receiver.recv_within(ANSWER_DEADLINE, "an answer").await?;
+        answer.ok_or(CliError::Closed)
+    }
+
+    /// The next message of a watched job; cancellation-safe. They come several times a second while
+    /// the coordinator lives, and a dead one ends the connection after the idle timeout.
     pub(crate) async fn next(&mut self) -> Result<ToOperator, CliError> {
         self.receiver.recv().await?.ok_or(CliError::Closed)
     }
@@ -59,7 +65,7 @@ impl Operator {
     }
 
     async fn accepted(&mut self, request: &'static str) -> Result<(), CliError> {
-        match self.next().await? {
+        match self.answer().await? {
             ToOperator::Accepted => Ok(()),
             ToOperator::Refused(sentence) => Err(CliError::Refused(sentence)),
             _ => Err(unexpected(request)),

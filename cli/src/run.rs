@@ -57,8 +57,8 @@ pub(crate) async fn run(arguments: &RunArguments) -> Result<(), CliError> {
 }
 
 /// Shows progress until the job has ended. A member that fails before training cannot be replaced
-/// here, so that ends the run; later the cluster itself knows what to do. The first signal stops the job and keeps the model, the
-/// second ends everything at once.
+/// here, so that ends the run; later the cluster itself knows what to do. The first signal stops the
+/// job and keeps the model, the second ends everything at once.
 async fn watch(
     operator: &mut Operator,
     cluster: &mut LocalCluster,
@@ -98,14 +98,19 @@ async fn watch(
                 display.note("stopping: every worker finishes its step, the model is kept");
                 let mut other =
                     Operator::connect(&cluster.coordinator, &cluster.credentials).await?;
-                other.stop().await?;
+                match other.stop().await {
+                    // It has just ended by itself; its last message is on its way.
+                    Ok(()) | Err(CliError::Refused(_)) => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
     }
 }
 
-/// Ctrl-C and SIGTERM.
+/// Ctrl-C, SIGTERM, and a terminal that is closed.
 struct Signals {
+    hangup: Signal,
     interrupt: Signal,
     terminate: Signal,
 }
@@ -114,6 +119,7 @@ impl Signals {
     fn new() -> Result<Self, CliError> {
         let on = |kind| signal(kind).map_err(CliError::Runtime);
         Ok(Self {
+            hangup: on(SignalKind::hangup())?,
             interrupt: on(SignalKind::interrupt())?,
             terminate: on(SignalKind::terminate())?,
         })
@@ -121,6 +127,7 @@ impl Signals {
 
     async fn next(&mut self) {
         tokio::select! {
+            _ = self.hangup.recv() => {}
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
         }

@@ -13,7 +13,7 @@ pub(crate) async fn status(arguments: &StatusArguments) -> Result<(), CliError> 
     let credentials = Credentials::load_from(&arguments.cluster.certificates, Role::Operator)?;
     let mut operator = Operator::connect(&arguments.cluster.coordinator, &credentials).await?;
     operator.send(&FromOperator::Status).await?;
-    match operator.next().await? {
+    match operator.answer().await? {
         ToOperator::Status(status) if arguments.json => {
             println!("{}", display::status_json(&status));
         }

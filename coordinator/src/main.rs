@@ -30,6 +30,9 @@ struct Arguments {
     /// Write the address listened on (`host:port`) into this file once there is one
     #[arg(long, value_name = "PATH")]
     address_file: Option<PathBuf>,
+    /// Stop when standard input ends, as on SIGTERM: a cluster must not outlive who started it
+    #[arg(long)]
+    until_input_ends: bool,
 }
 
 fn main() -> ExitCode {
@@ -67,8 +70,8 @@ fn start(arguments: &Arguments) -> Result<(), (Blame, String)> {
         .build()
         .map_err(|error| (Blame::Us, format!("cannot start the runtime: {error}")))?;
     runtime.block_on(async {
-        let shutdown =
-            stop().map_err(|error| (Blame::Us, format!("cannot take signals: {error}")))?;
+        let shutdown = stop(arguments.until_input_ends)
+            .map_err(|error| (Blame::Us, format!("cannot take signals: {error}")))?;
         let listening = Listening::bind(config).map_err(failed)?;
         if let Some(path) = &arguments.address_file {
             listening.write_address(path).map_err(failed)?;
@@ -77,12 +80,27 @@ fn start(arguments: &Arguments) -> Result<(), (Blame, String)> {
     })
 }
 
-/// Completes at the first SIGTERM or SIGINT; the second ends the process at once.
-fn stop() -> std::io::Result<impl Future<Output = ()>> {
+/// Completes at the first SIGTERM or SIGINT, or when standard input ends; a second signal ends the
+/// process at once.
+fn stop(until_input_ends: bool) -> std::io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let (ended, input_ended) = tokio::sync::oneshot::channel();
+    if until_input_ends {
+        // A thread of its own: a read of standard input cannot be taken back.
+        std::thread::Builder::new().name("input".to_owned()).spawn(move || {
+            drop(std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+            // Nobody listens when a signal came first.
+            let _ = ended.send(());
+        })?;
+    }
     Ok(async move {
-        either(&mut terminate, &mut interrupt).await;
+        tokio::select! {
+            () = either(&mut terminate, &mut interrupt) => {}
+            Ok(()) = input_ended, if until_input_ends => {
+                tracing::info!("stopping: whoever started this coordinator is gone");
+            }
+        }
         tokio::spawn(async move {
             either(&mut terminate, &mut interrupt).await;
             eprintln!("slackline-coordinator: asked twice to end: the model is not kept");

@@ -184,3 +184,26 @@ fn expand(path: &str) -> Vec<String> {
     let (names, after) = rest.split_once('}').unwrap();
     names.split(',').map(|name| format!("{before}{name}{after}")).collect()
 }
+
+#[test]
+fn the_protocol_page_lists_every_message() {
+    let source = fs::read_to_string(root().join("common/src/wire/control.rs")).unwrap();
+    let page = fs::read_to_string(root().join("docs/PROTOCOL.md")).unwrap();
+    let enums = ["FromWorker", "ToWorker", "FromServer", "ToServer", "FromOperator", "ToOperator"];
+    for name in enums {
+        let body = source.split(&format!("pub enum {name} {{\n")).nth(1).unwrap();
+        let body = body.split("\n}").next().unwrap();
+        let variants = body.lines().filter_map(|line| line.strip_prefix("    "));
+        let variants = variants.filter(|line| line.starts_with(|c: char| c.is_ascii_uppercase()));
+        let cells: Vec<_> = variants
+            .enumerate()
+            .map(|(number, line)| {
+                let end = line.find(|c: char| !c.is_alphanumeric()).unwrap();
+                format!("{number} `{}`", &line[..end])
+            })
+            .collect();
+        assert!(cells.len() > 3, "{name}: only {} variants found", cells.len());
+        let row = format!("| {} |", cells.join(", "));
+        assert!(page.contains(&row), "docs/PROTOCOL.md has not this row of {name}: {row}");
+    }
+}

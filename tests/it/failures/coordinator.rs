@@ -40,6 +40,18 @@ fn a_coordinator_that_is_asked_to_go_stops_the_job_and_keeps_the_model() {
 }
 
 #[test]
+fn a_job_that_an_operator_stops_keeps_its_model() {
+    let mut busy = Busy::without_end(&[]);
+    let output = busy.cluster.slackline("stop", &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let all = [vec![busy.cluster.coordinator_id()], busy.members()].concat();
+    busy.all_end_with(&all, Some(0));
+    let summary = busy.cluster.summary("digits");
+    assert_eq!(summary["ok"], true, "{summary}");
+    assert!(busy.cluster.path("runs/digits/model.safetensors").exists());
+}
+
+#[test]
 fn a_coordinator_that_sleeps_for_less_than_the_grace_loses_nobody() {
     let busy = Busy::new(&[]);
     let coordinator = busy.cluster.coordinator_id();

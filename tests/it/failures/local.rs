@@ -74,12 +74,12 @@ fn a_run_that_is_interrupted_keeps_its_model_and_leaves_no_process() {
 
 #[test]
 fn a_run_that_is_killed_leaves_no_process_for_longer_than_the_grace() {
-    let plan = Plan::digits().set(&["epochs=3"]);
+    let plan = Plan::digits().set(&["epochs=100000"]);
     let mut child = start(&plan);
     wait_for_training(&plan.run_dir().join("digits"));
     let pids = children(child.id());
     child.kill().unwrap();
     child.wait().unwrap();
-    // The cluster ends with its job, whether anybody watches or not.
+    // Nobody watches any more, and the job would take hours: the coordinator must notice.
     wait_for_nobody(&pids);
 }
