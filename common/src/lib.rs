@@ -5,8 +5,8 @@
 //! (numbers to bytes) → [`wire`] (bytes to frames) → [`optimizer`] (what a shard does with them);
 //! [`kernels`] are the loops below codecs and optimizers.
 //!
-//! **Never here:** sockets, threads, clocks, unseeded randomness. `quic`, behind the feature of the
-//! same name, is the one exception; the crate without features depends on no runtime.
+//! **Never here:** sockets, threads, clocks, unseeded randomness. `quic` and `program`, behind the
+//! features of the same names, are the exceptions; the crate without features depends on no runtime.
 
 pub mod blame;
 pub mod codec;
@@ -20,6 +20,8 @@ pub mod limits;
 pub mod model;
 pub mod optimizer;
 pub mod placement;
+#[cfg(feature = "program")]
+pub mod program;
 #[cfg(feature = "quic")]
 pub mod quic;
 pub mod random;

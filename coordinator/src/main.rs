@@ -3,16 +3,13 @@
 #![allow(clippy::print_stderr, clippy::print_stdout)] // the last line of a process that ends
 
 use clap::Parser;
-use slackline_common::blame::{Blame, EXIT_CONFIG};
-use slackline_common::config::{CoordinatorConfig, Log, LogFormat, process_environment};
+use slackline_common::config::{CoordinatorConfig, process_environment};
+use slackline_common::program::{self, Failure};
 use slackline_common::quic::Credentials;
 use slackline_common::role::Role;
 use slackline_coordinator::{CoordinatorError, Listening};
-use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing_subscriber::filter::LevelFilter;
 
 /// What a shell reports for a process that an interrupt ended.
 const EXIT_INTERRUPTED: i32 = 130;
@@ -36,24 +33,10 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
-        Ok(arguments) => arguments,
-        Err(error) => {
-            // It fails only when nobody reads.
-            drop(error.print());
-            return ExitCode::from(if error.use_stderr() { EXIT_CONFIG } else { 0 });
-        }
-    };
-    match start(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err((blame, line)) => {
-            eprintln!("slackline-coordinator: {line}");
-            ExitCode::from(blame.exit_code())
-        }
-    }
+    program::main("slackline-coordinator", start)
 }
 
-fn start(arguments: &Arguments) -> Result<(), (Blame, String)> {
+fn start(arguments: &Arguments) -> Result<(), Failure> {
     let failed = |error: CoordinatorError| (error.blame(), error.to_string());
     let config = CoordinatorConfig::load(&arguments.config, process_environment())
         .map_err(|errors| (errors.blame(), errors.to_string()))?;
@@ -64,14 +47,9 @@ fn start(arguments: &Arguments) -> Result<(), (Blame, String)> {
         println!("{}: no faults", arguments.config.display());
         return Ok(());
     }
-    log(config.log);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| (Blame::Us, format!("cannot start the runtime: {error}")))?;
-    runtime.block_on(async {
-        let shutdown = stop(arguments.until_input_ends)
-            .map_err(|error| (Blame::Us, format!("cannot take signals: {error}")))?;
+    program::log(config.log);
+    program::runtime()?.block_on(async {
+        let shutdown = stop(arguments.until_input_ends)?;
         let listening = Listening::bind(config).map_err(failed)?;
         if let Some(path) = &arguments.address_file {
             listening.write_address(path).map_err(failed)?;
@@ -80,52 +58,36 @@ fn start(arguments: &Arguments) -> Result<(), (Blame, String)> {
     })
 }
 
-/// Completes at the first SIGTERM or SIGINT, or when standard input ends; a second signal ends the
-/// process at once.
-fn stop(until_input_ends: bool) -> std::io::Result<impl Future<Output = ()>> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+/// Completes at the first signal, or when standard input ends; a second signal ends the process at
+/// once.
+fn stop(until_input_ends: bool) -> Result<impl Future<Output = ()>, Failure> {
+    let first = program::stop_signal()?;
     let (ended, input_ended) = tokio::sync::oneshot::channel();
     if until_input_ends {
         // A thread of its own: a read of standard input cannot be taken back.
-        std::thread::Builder::new().name("input".to_owned()).spawn(move || {
+        let read = move || {
             drop(std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
             // Nobody listens when a signal came first.
             let _ = ended.send(());
-        })?;
+        };
+        std::thread::Builder::new()
+            .name("input".to_owned())
+            .spawn(read)
+            .map_err(|error| program::ours("watch standard input", &error))?;
     }
     Ok(async move {
         tokio::select! {
-            () = either(&mut terminate, &mut interrupt) => {}
+            () = first => {}
             Ok(()) = input_ended, if until_input_ends => {
                 tracing::info!("stopping: whoever started this coordinator is gone");
             }
         }
         tokio::spawn(async move {
-            either(&mut terminate, &mut interrupt).await;
+            // Listened for only from now on: whoever listens hears every signal.
+            let Ok(second) = program::stop_signal() else { return };
+            second.await;
             eprintln!("slackline-coordinator: asked twice to end: the model is not kept");
             std::process::exit(EXIT_INTERRUPTED);
         });
     })
-}
-
-async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-}
-
-fn log(log: Log) {
-    let level: LevelFilter = log.level.to_string().parse().unwrap_or(LevelFilter::INFO);
-    let lines = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_target(false)
-        // Colours are for people: a log file is read by programs too.
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr);
-    match log.format {
-        LogFormat::Text => lines.init(),
-        LogFormat::Json => lines.json().init(),
-    }
 }

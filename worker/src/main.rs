@@ -3,15 +3,11 @@
 #![allow(clippy::print_stderr, clippy::print_stdout)] // the last line of a process that ends
 
 use clap::Parser;
-use slackline_common::blame::{Blame, EXIT_CONFIG};
-use slackline_common::config::{Log, LogFormat, WorkerConfig, process_environment};
+use slackline_common::config::{WorkerConfig, process_environment};
+use slackline_common::program::{self, Failure};
 use slackline_worker::WorkerError;
-use std::future::Future;
-use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::filter::LevelFilter;
 
 /// Computes gradients of a job's model and pushes them.
 #[derive(Debug, Parser)]
@@ -29,26 +25,12 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
-        Ok(arguments) => arguments,
-        Err(error) => {
-            // It fails only when nobody reads.
-            drop(error.print());
-            return ExitCode::from(if error.use_stderr() { EXIT_CONFIG } else { 0 });
-        }
-    };
-    match start(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err((blame, line)) => {
-            eprintln!("slackline-worker: {line}");
-            ExitCode::from(blame.exit_code())
-        }
-    }
+    program::main("slackline-worker", start)
 }
 
-fn start(arguments: &Arguments) -> Result<(), (Blame, String)> {
+fn start(arguments: &Arguments) -> Result<(), Failure> {
     let mut config = WorkerConfig::load(&arguments.config, process_environment())
-        .map_err(|errors| (Blame::Config, errors.to_string()))?;
+        .map_err(|errors| (errors.blame(), errors.to_string()))?;
     config.seat = arguments.seat.or(config.seat);
     let failed = |error: WorkerError| (error.blame(), error.to_string());
     if arguments.check_config {
@@ -56,43 +38,12 @@ fn start(arguments: &Arguments) -> Result<(), (Blame, String)> {
         println!("{}: no faults", arguments.config.display());
         return Ok(());
     }
-    log(config.log);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| (Blame::Us, format!("cannot start the runtime: {error}")))?;
+    program::log(config.log);
+    let runtime = program::runtime()?;
     let outcome = runtime.block_on(async {
-        let shutdown =
-            stop().map_err(|error| (Blame::Us, format!("cannot take signals: {error}")))?;
-        slackline_worker::run(config, shutdown).await.map_err(failed)
+        slackline_worker::run(config, program::stop_signal()?).await.map_err(failed)
     });
     // A step that does not end may still hold a thread: it ends with the process.
     runtime.shutdown_background();
     outcome
-}
-
-/// Completes at the first SIGTERM or SIGINT.
-fn stop() -> std::io::Result<impl Future<Output = ()>> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    })
-}
-
-fn log(log: Log) {
-    let level: LevelFilter = log.level.to_string().parse().unwrap_or(LevelFilter::INFO);
-    let lines = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_target(false)
-        // Colours are for people: a log file is read by programs too.
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr);
-    match log.format {
-        LogFormat::Text => lines.init(),
-        LogFormat::Json => lines.json().init(),
-    }
 }
