@@ -362,6 +362,8 @@ struct Script {
     leased: u64,
 }
 
+/// The barrier at which the coordinator stops the job.
+pub(crate) const STOP_AT_BARRIER: u64 = 4;
 /// Batches of one lease.
 const LEASE_BATCHES: u64 = 5;
 
@@ -387,6 +389,7 @@ impl Script {
                     Some(ToWorker::Start(self.start.clone()))
                 }
                 FromWorker::InitStaged => Some(ToWorker::Initialised { winner: seat }),
+                FromWorker::Barrier(STOP_AT_BARRIER) => Some(ToWorker::NoMoreWork),
                 FromWorker::Barrier(number) => Some(ToWorker::BarrierPassed(*number)),
                 FromWorker::LeaseRequest => Some(self.lease(samples)),
                 FromWorker::Finished(_) if self.job.data.is_some() => Some(ToWorker::Evaluate),

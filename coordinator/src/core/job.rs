@@ -146,6 +146,8 @@ struct Run {
     evaluator: Option<SeatId>,
     last_test: Option<Evaluated>,
     stopped: Option<String>,
+    /// When a stopped job waits for its seats no longer.
+    stop_by: Option<Millis>,
     lost: Vec<SeatId>,
     points: VecDeque<(Millis, u64)>,
     gone: Vec<MemberStatus>,
@@ -299,6 +301,9 @@ impl Core {
         // unread: nobody is given up for that.
         if now.since(self.last_tick).0 > self.settings.lease.0 / 2 {
             self.members.all_heard(now);
+            if let Some(until) = self.run.as_mut().and_then(|run| run.stop_by.as_mut()) {
+                *until = now.plus(self.settings.lease);
+            }
         }
         self.last_tick = now;
         for id in self.members.silent(now, self.settings.lease) {
@@ -306,6 +311,7 @@ impl Core {
             let lease = self.settings.lease;
             self.effects.push_back(Effect::Close(id, format!("silent for more than {lease}")));
         }
+        self.end_stop(now);
         if now >= self.next_pulse {
             self.next_pulse = now.plus(Millis(self.settings.lease.0 / 4));
             let workers = self.members.workers().keys();
@@ -362,6 +368,7 @@ impl Core {
             evaluator: None,
             last_test: None,
             stopped: None,
+            stop_by: None,
             lost: Vec::new(),
             points: VecDeque::new(),
             gone: Vec::new(),
@@ -385,6 +392,7 @@ impl Core {
             return Ok(());
         }
         run.stopped = Some(by.to_owned());
+        run.stop_by = Some(now.plus(self.settings.lease));
         if run.stage < Stage::Training {
             let reason = format!("stopped by {by} before training began");
             self.end(now, false, reason, Blame::Config);

@@ -499,6 +499,41 @@ fn a_stop_lets_workers_finish_and_keeps_the_model() {
 }
 
 #[test]
+fn a_stopped_job_ends_although_its_seats_never_leave() {
+    let mut world = World::new();
+    world.training(job(2, 1, Mode::Bsp), 1000);
+    world.core.handle_stop(world.now, "the operator").unwrap();
+    world.settle();
+    for _ in 0..5 {
+        world.pass(1000);
+        world.say(1, FromWorker::Heartbeat(WorkerReport::default()));
+        world.say(2, FromWorker::Heartbeat(WorkerReport::default()));
+        world.server_says(101, FromServer::Heartbeat(figures(2, 16)));
+    }
+    assert_eq!(world.server_heard(101), None);
+    world.pass(500);
+    for (worker, seat) in [(1, 0), (2, 1)] {
+        assert_eq!(world.heard(worker), Some(ToWorker::NoMoreWork));
+        let Some(ToWorker::Refused(line)) = world.heard(worker) else { panic!("not taken out") };
+        let expected = format!(
+            "the job was stopped by the operator and seat {seat} (w{worker} at 10.0.0.1:9) did not \
+             leave within 5.0 s: it is taken out"
+        );
+        assert_eq!(line, expected);
+        assert!(matches!(world.server_heard(101), Some(ToServer::Depart { .. })));
+    }
+    for seat in [SeatId(0), SeatId(1)] {
+        let (incarnation, clock) = (Incarnation(0), Step(2));
+        world.server_says(101, FromServer::Departed { seat, incarnation, clock });
+    }
+    assert_eq!(world.fetches, 1);
+    world.core.handle_model(world.now, Ok(()));
+    world.server_says(101, FromServer::Final(figures(2, 16)));
+    let outcome = world.outcome.clone().unwrap();
+    assert_eq!((outcome.ok, outcome.stopped, outcome.steps), (true, true, 2));
+}
+
+#[test]
 fn files_that_cannot_be_written_make_the_job_fail_with_their_sentence() {
     let mut world = World::new();
     world.core.settings.stay = true;

@@ -113,6 +113,9 @@ pub enum ClientError {
         /// The coordinator's words.
         reason: String,
     },
+    /// The job was stopped: what has been pushed counts, and nothing more is wanted.
+    #[error("the job was stopped: leave; pushes that were acknowledged are in the model")]
+    Stopping,
 }
 
 impl From<NetError> for ClientError {
@@ -147,9 +150,10 @@ impl ClientError {
             | Self::WrongLength { .. }
             | Self::WrongDtype { .. }
             | Self::TooManySamples { .. } => Blame::Config,
-            Self::StaleIncarnation { .. } | Self::PeerMissing { .. } | Self::JobEnded { .. } => {
-                Blame::Network
-            }
+            Self::StaleIncarnation { .. }
+            | Self::PeerMissing { .. }
+            | Self::JobEnded { .. }
+            | Self::Stopping => Blame::Network,
         }
     }
 

@@ -40,6 +40,8 @@ pub(super) struct Membership {
     /// The last number every live seat has said.
     passed: u64,
     ended: Option<String>,
+    /// The job was stopped: no call but leaving has a point any more.
+    stopping: bool,
 }
 
 /// The name of a member that has none: host and process.
@@ -100,6 +102,7 @@ impl Membership {
             winner: None,
             passed: 0,
             ended: None,
+            stopping: false,
         })
     }
 
@@ -117,6 +120,7 @@ impl Membership {
 
     /// Proposes the layout, waits for the servers and connects to them.
     pub(super) async fn start(&mut self, layout: &Layout) -> Result<Seat, ClientError> {
+        self.go_on()?;
         if !self.proposed {
             let proposal = FromWorker::ProposeLayout(layout.clone());
             self.coordinator.outbox().send(proposal).await?;
@@ -153,6 +157,7 @@ impl Membership {
 
     /// Says that the values are staged and waits for the choice.
     pub(super) async fn winner(&mut self) -> Result<SeatId, ClientError> {
+        self.go_on()?;
         if !self.has_winner() {
             self.coordinator.outbox().send(FromWorker::InitStaged).await?;
         }
@@ -161,6 +166,7 @@ impl Membership {
     }
 
     pub(super) async fn barrier(&mut self, number: u64) -> Result<(), ClientError> {
+        self.go_on()?;
         self.coordinator.outbox().send(FromWorker::Barrier(number)).await?;
         self.until("every live seat at the barrier", |it| it.passed >= number).await
     }
@@ -172,10 +178,22 @@ impl Membership {
             while !done(self) {
                 let event = self.coordinator.next().await;
                 self.handle(event)?;
+                if self.stopping {
+                    return Err(ClientError::Stopping);
+                }
             }
             Ok(())
         };
         within(wait, what, format!("{who} has not said so; see `slackline status`"), taking).await?
+    }
+
+    /// Whether another step has a point, by what has come already.
+    ///
+    /// # Errors
+    /// [`ClientError::Stopping`], [`ClientError::JobEnded`], or that the coordinator is lost.
+    pub(super) fn go_on(&mut self) -> Result<(), ClientError> {
+        self.drain()?;
+        if self.stopping { Err(ClientError::Stopping) } else { Ok(()) }
     }
 
     /// Takes what has come already.
@@ -191,6 +209,7 @@ impl Membership {
             Event::Lost(error) => {
                 return Err(match &self.ended {
                     Some(reason) => ClientError::JobEnded { reason: reason.clone() },
+                    None if self.stopping => ClientError::Stopping,
                     None => error.into(),
                 });
             }
@@ -203,10 +222,41 @@ impl Membership {
                 self.ended = Some(ended.reason.clone());
                 return Err(ClientError::JobEnded { reason: ended.reason });
             }
+            Event::Message(ToWorker::NoMoreWork) => self.stopping = true,
             // Leases and tests are for workers that train by themselves.
             Event::Message(other) => tracing::debug!("message passed over: {other:?}"),
         }
         Ok(())
+    }
+
+    /// As [`Membership::wait`], for what slower seats may hold back: ends with the job.
+    pub(super) async fn wait_for_others<T>(
+        &mut self,
+        what: &str,
+        servers: &Servers,
+        future: impl Future<Output = Result<T, NetError>>,
+    ) -> Result<T, ClientError> {
+        self.go_on()?;
+        let wait = self.wait;
+        let waiting = async {
+            tokio::pin!(future);
+            loop {
+                tokio::select! {
+                    biased;
+                    outcome = &mut future => return outcome.map_err(ClientError::from),
+                    event = self.coordinator.next() => {
+                        self.handle(event)?;
+                        if self.stopping {
+                            return Err(ClientError::Stopping);
+                        }
+                    }
+                }
+            }
+        };
+        match timeout(wait, waiting).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(missing(wait, what, servers.owed())),
+        }
     }
 
     /// Waits for servers, for as long as a call may take.

@@ -207,7 +207,8 @@ impl Client {
     /// # Errors
     /// As [`Client::check`]; [`ClientError::TwiceNamed`], [`ClientError::TooManySamples`];
     /// [`ClientError::StaleIncarnation`] when the seat was given to somebody else;
-    /// [`ClientError::PeerMissing`], after which [`Client::flush`] can be called.
+    /// [`ClientError::PeerMissing`], after which [`Client::flush`] can be called;
+    /// [`ClientError::Stopping`] when the job was stopped: nothing of this step has been sent.
     pub async fn push(
         &mut self,
         tensors: &[(&str, &[f32])],
@@ -233,8 +234,8 @@ impl Client {
         }
         let tensors = resolve(seat, tensors)?;
         let ids: Vec<_> = tensors.iter().map(|(tensor, _)| *tensor).collect();
-        let servers = seat.servers().clone();
-        self.membership.wait("slower seats before a push", &servers, seat.released()).await?;
+        let (servers, what) = (seat.servers().clone(), "slower seats before a push");
+        self.membership.wait_for_others(what, &servers, seat.released()).await?;
         let bundler = seat.begin(&ids, samples)?;
         // No deadline here: half a step would be worse than a late one. A lost server ends it.
         send(seat, bundler, &tensors).await?;
@@ -255,7 +256,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::check`]; [`ClientError::PeerMissing`] when slower seats or a server keep it
-    /// waiting for too long.
+    /// waiting for too long; [`ClientError::Stopping`].
     pub async fn pull(&mut self, names: &[&str]) -> Result<Vec<Vec<f32>>, ClientError> {
         let seat = self.initialised()?;
         let layout = seat.plan().layout();
@@ -287,7 +288,7 @@ impl Client {
         let pull = seat.request(&groups);
         let servers = seat.servers().clone();
         let receiving = seat.receive(&groups, pull, &mut out);
-        self.membership.wait("parameters", &servers, receiving).await
+        self.membership.wait_for_others("parameters", &servers, receiving).await
     }
 
     /// One step: pushes tensors and reads the same ones back as of the next step, both on their way
@@ -310,7 +311,7 @@ impl Client {
     /// Waits until every live seat has called this as often.
     ///
     /// # Errors
-    /// [`ClientError::PeerMissing`], [`ClientError::JobEnded`].
+    /// [`ClientError::PeerMissing`], [`ClientError::JobEnded`], [`ClientError::Stopping`].
     pub async fn barrier(&mut self) -> Result<(), ClientError> {
         self.barriers += 1;
         self.membership.barrier(self.barriers).await

@@ -124,6 +124,34 @@ fn a_callers_mistake_is_typed_and_costs_nothing() {
     });
 }
 
+/// The coordinator of these tests stops the job instead of letting anybody pass barrier
+/// `STOP_AT_BARRIER`.
+#[test]
+fn a_job_that_is_stopped_ends_the_wait_and_every_later_step_but_not_the_leaving() {
+    run(async {
+        let tensors = [Tensor::new("a", &[3], &[0.0; 3])];
+        let Cluster { coordinator, mut client, .. } = cluster(&tensors, &SGD).await;
+        client.init(&tensors).await.unwrap();
+        client.push(&[("a", &[1.0; 3])], 1).await.unwrap();
+        for _ in 1..crate::testing::STOP_AT_BARRIER {
+            client.barrier().await.unwrap();
+        }
+        let check = |error: ClientError| {
+            assert!(matches!(error, ClientError::Stopping), "{error}");
+            assert!(error.to_string().contains("the job was stopped: leave"), "{error}");
+        };
+        check(client.barrier().await.unwrap_err());
+        check(client.push(&[("a", &[1.0; 3])], 1).await.unwrap_err());
+        check(client.pull(&["a"]).await.unwrap_err());
+        client.flush().await.unwrap();
+        assert_eq!(client.clock(), Step(1));
+        client.leave().await.unwrap();
+        let said = coordinator.said.lock().unwrap();
+        use slackline_common::wire::control::FromWorker::Finished;
+        assert!(matches!(said.last(), Some(Finished(report)) if report.clock == Step(1)));
+    });
+}
+
 #[test]
 fn a_built_in_model_is_not_for_raw_clients() {
     run(async {

@@ -118,6 +118,32 @@ impl Core {
         seats.into_iter().for_each(|seat| self.give(seat, Grant::Done));
     }
 
+    /// A seat that has not left within a lease of the stop is taken out: raw clients decide by
+    /// themselves when to call again, and nobody may keep a stopped job alive.
+    pub(super) fn end_stop(&mut self, now: Millis) {
+        let Some(run) = &self.run else { return };
+        let Some(by) = run.stopped.as_ref().filter(|_| run.stop_by.is_some_and(|at| now > at))
+        else {
+            return;
+        };
+        if run.stage != Stage::Training {
+            return;
+        }
+        let lease = self.settings.lease;
+        let late: Vec<_> = run
+            .live()
+            .filter_map(|(seat, occupant)| {
+                let sentence = format!(
+                    "the job was stopped by {by} and {} did not leave within {lease}: it is taken \
+                     out",
+                    seat_words(seat, occupant)
+                );
+                Some((occupant.member?, sentence))
+            })
+            .collect();
+        late.into_iter().for_each(|(id, sentence)| self.refuse_worker(now, id, sentence));
+    }
+
     pub(super) fn lease_started(&mut self, now: Millis, id: MemberId, lease: LeaseId, at: Step) {
         let Some(run) = &mut self.run else { return };
         let Some(seat) = run.seat_of(id) else { return };
@@ -291,7 +317,9 @@ impl Core {
         if run.live().next().is_some() || run.departing() {
             return false;
         }
-        if !run.occupants().any(|(_, o)| o.standing == Standing::Finished) {
+        // A stopped job keeps its model, though all seats had to be taken out.
+        let finished = run.occupants().any(|(_, o)| o.standing == Standing::Finished);
+        if !finished && run.stopped.is_none() {
             self.fail_without_workers(now);
             return true;
         }
