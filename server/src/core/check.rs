@@ -60,6 +60,17 @@ impl Engine {
         }
     }
 
+    /// As [`Engine::check_seat`], and the seat is still in the job.
+    pub(super) fn check_live(&self, id: SeatId, incarnation: Incarnation) -> Result<(), Verdict> {
+        match self.check_seat(id, incarnation)? {
+            SeatState::Live => Ok(()),
+            SeatState::Left => Err(stale(format!("{id} sent first values after it had left"))),
+            SeatState::Departed => {
+                Err(stale(format!("{id} was taken out of the job before it sent first values")))
+            }
+        }
+    }
+
     fn check_push(&self, push: &Push) -> Verdict {
         let Push { seat: id, step, part, .. } = push;
         let state = match self.check_seat(*id, push.incarnation) {

@@ -144,7 +144,7 @@ impl Engine {
                 Record::Leave { seat: request.seat, incarnation: request.incarnation }
             }
             RequestKind::Init => {
-                if let Err(verdict) = self.check_seat(request.seat, request.incarnation) {
+                if let Err(verdict) = self.check_live(request.seat, request.incarnation) {
                     return refuse(verdict);
                 }
                 let Request { seat, blocks, body, .. } = request;

@@ -154,14 +154,19 @@ impl Home {
         Ok(clock)
     }
 
-    /// A seat is gone: it is let in no more.
+    /// A seat is gone: its connection is closed, and it is let in no more.
     pub fn depart(&self, seat: SeatId, incarnation: Incarnation, term: Term) {
-        if let Some(run) = &mut self.lock().run {
-            run.term = run.term.max(term);
-            if let Some((known, live)) = run.seats.get_mut(&seat)
-                && *known == incarnation
-            {
-                *live = false;
+        let mut state = self.lock();
+        let State { run, guests } = &mut *state;
+        let Some(run) = run else { return };
+        run.term = run.term.max(term);
+        if let Some((known, live)) = run.seats.get_mut(&seat)
+            && *known == incarnation
+        {
+            *live = false;
+            if let Some((_, connection)) = guests.remove(&seat) {
+                let sentence = format!("the coordinator took {seat} out of the job");
+                close(&connection, CloseCode::Fenced, &sentence);
             }
         }
     }

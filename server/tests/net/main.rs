@@ -77,6 +77,19 @@ async fn a_pull_waits_for_the_slower_seat_and_a_departure_sets_it_free() {
 }
 
 #[tokio::test]
+async fn the_connection_of_a_seat_that_is_taken_out_is_closed_with_a_sentence() {
+    let mut bench = Bench::started(Mode::Bsp).await;
+    let (out, other) = (bench.worker(1).await, bench.worker(0).await);
+    let term = Term(TERM.0 + 1);
+    bench.tell(ToServer::Depart { seat: SeatId(1), incarnation: LIFE, term }).await;
+    assert!(matches!(bench.hear().await, FromServer::Departed { .. }));
+    let closed = timeout(PATIENCE, out.connection.closed()).await.unwrap().to_string();
+    assert!(closed.contains("took seat 1 out of the job"), "{closed}");
+    let reply = other.ask(&other.frame(RequestKind::Push, 0, 0, 1.0)).await;
+    assert_eq!(reply.kind, ReplyKind::Ack);
+}
+
+#[tokio::test]
 async fn garbage_closes_the_connection_it_came_over_and_no_other() {
     let bench = Bench::started(Mode::Bsp).await;
     let good = bench.worker(1).await;

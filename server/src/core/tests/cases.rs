@@ -136,6 +136,28 @@ fn weighted_means_are_exact_for_equal_values_and_empty_steps_change_nothing() {
     assert_eq!((cluster.pull(0, 3), cluster.version(0)), (vec![2.5; 3], 2));
 }
 
+#[test]
+fn a_seat_that_is_out_stages_no_first_values() {
+    let layout = layout(&[&[3]], Init::External);
+    let mut cluster = Cluster::without_values(&job(ASP, 3, sgd(1.0)), &layout, 1);
+    let init = |cluster: &Cluster, seat: u16| {
+        let mut init = request(RequestKind::Init, 0, seat, 0);
+        cluster.fill(&mut init, &[BlockId(0)], &[1.0; 3]);
+        init
+    };
+    let term = slackline_common::ids::Term(2);
+    cluster.order(&Record::Depart { seat: SeatId(1), incarnation: LIFE, term });
+    assert_eq!(cluster.ask(request(RequestKind::Leave, 0, 2, 0)).kind, ReplyKind::Ack);
+    let before = cluster.hashes();
+    for (seat, word) in [(1, "taken out of the job"), (2, "after it had left")] {
+        let frame = init(&cluster, seat);
+        check_refused(&mut cluster, frame, Refusal::StaleIncarnation, word);
+    }
+    assert_eq!(cluster.hashes(), before);
+    let frame = init(&cluster, 0);
+    assert_eq!(cluster.ask(frame).kind, ReplyKind::Ack);
+}
+
 /// First init wins (E07): what was committed stands, whoever sends values later.
 #[test]
 fn the_first_committed_values_stand() {
