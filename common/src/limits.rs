@@ -36,6 +36,8 @@ pub const TENSOR_NAME_BYTES_MAX: usize = 256;
 pub const TENSOR_DIMENSIONS_MAX: usize = 8;
 /// Most elements in a layout: 2³⁴ (64 GiB of `f32`) keeps every byte count inside 64 bits with room.
 pub const LAYOUT_ELEMENTS_MAX: u64 = 1 << 34;
+/// Most batches of one lease.
+pub const LEASE_BATCHES_MAX: u32 = 1 << 20;
 /// Most samples one push may declare.
 pub const PUSH_SAMPLES_MAX: u32 = 1 << 24;
 /// Largest staleness bound a job may set.

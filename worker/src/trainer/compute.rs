@@ -198,6 +198,10 @@ impl Compute {
     fn handle(&mut self, order: Order) -> Result<(), WorkerError> {
         match order {
             Order::Lease(lease) => {
+                lease.check(self.train_data.len(), self.setup.job.batch).map_err(|why| {
+                    let who = "the coordinator".to_owned();
+                    NetError::Unexpected { who, what: format!("handed out a bad lease: {why}") }
+                })?;
                 self.agenda.handle_lease(lease);
                 self.read_ahead()?;
                 // A lease without a sample for us is used up already.
