@@ -67,7 +67,7 @@ impl World {
         quic::client_endpoint(&self.credentials(Role::Worker), &settings).unwrap()
     }
 
-    fn listener(&self, role: Role) -> Endpoint {
+    pub(crate) fn listener(&self, role: Role) -> Endpoint {
         let local: SocketAddr = (Ipv4Addr::LOCALHOST, 0).into();
         let settings = TransportSettings::loopback();
         quic::server_endpoint(local, &self.credentials(role), WORKERS, &settings).unwrap()

@@ -145,12 +145,11 @@ async fn admit(
 async fn is_alive(connection: &Connection) -> bool {
     let deadline = Instant::now() + PROOF_OF_LIFE;
     let before = connection.stats().udp_rx.datagrams;
-    // An empty stream of a kind that the protocol has no use for: peers acknowledge and ignore it.
+    // An empty stream of a kind that the protocol has no use for: peers acknowledge it and drop it.
     match timeout(PROOF_OF_LIFE, connection.open_uni()).await {
         Ok(Ok(mut probe)) => drop(probe.finish()),
-        Ok(Err(_)) => return false,
-        // Every such stream is used up by earlier looks: no proof that it is dead.
-        Err(_) => return true,
+        // Lost, or earlier looks have used up every such stream: whoever lives has dropped them.
+        Ok(Err(_)) | Err(_) => return false,
     }
     let mut looks = interval(LOOK_EVERY);
     while Instant::now() < deadline {

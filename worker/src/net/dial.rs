@@ -83,7 +83,9 @@ impl Dial<'_> {
                 // The stream stays open as long as the connection: its end would say goodbye.
                 let held = connection.clone();
                 tokio::spawn(async move {
-                    held.closed().await;
+                    // A server that doubts that we live opens empty streams, which have to be taken
+                    // from it: it may only have so many. The loop ends with the connection.
+                    while held.accept_uni().await.is_ok() {}
                     drop((sender, receiver));
                 });
                 Ok(connection)

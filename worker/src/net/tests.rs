@@ -179,6 +179,45 @@ fn a_refused_push_is_told_once_and_keeps_its_kind() {
     });
 }
 
+/// A server looks whether a worker lives with streams that the worker has to take from it.
+#[test]
+fn a_worker_answers_any_number_of_looks_whether_it_lives() {
+    use slackline_common::quic;
+    use slackline_common::role::Role;
+    use slackline_common::wire::control::{DataHello, DataWelcome};
+    const WAIT: Duration = Duration::from_secs(20);
+    run(async {
+        let world = World::new();
+        let listener = world.listener(Role::Server);
+        let start = StartWorker {
+            layout: layout(),
+            servers: vec![listener.local_addr().unwrap().to_string()],
+            shards: 1,
+            term: Term(1),
+        };
+        let sender = Sender { seat: SeatId(0), incarnation: Incarnation(1) };
+        let hello = Hello { name: "test".to_owned(), build: "test".to_owned() };
+        let (job, dialler) = (adding(), world.dialler());
+        let worker = Seat::connect(&dialler, &job, start, sender, hello, Patience::default());
+        let server = async {
+            let incoming = quic::accept(&listener).await.unwrap();
+            let connection = quic::handshake(incoming, WAIT).await.unwrap();
+            let greeting = quic::accept_hello::<DataWelcome, DataHello>(&connection, WAIT).await;
+            let (mut say, _hear, _) = greeting.unwrap();
+            say.send(&DataWelcome::Accepted).await.unwrap();
+            for look in 0..500 {
+                let open = tokio::time::timeout(WAIT, connection.open_uni()).await;
+                open.unwrap_or_else(|_| panic!("look {look} found no stream"))
+                    .unwrap()
+                    .finish()
+                    .unwrap();
+            }
+        };
+        let (seat, ()) = tokio::join!(worker, server);
+        drop(seat.unwrap());
+    });
+}
+
 #[test]
 fn closing_ends_every_wait() {
     run(async {
