@@ -8,7 +8,8 @@
 //! * external job: worker `ProposeLayout`; the first proposal fixes the layout
 //! * all servers ready → worker: `Start`; it connects to every server
 //! * external job: worker stages its values on every shard, says `InitStaged`; the first to say so
-//!   wins, servers `CommitInit`, everybody `Initialised`
+//!   wins: servers `CheckInit` → `InitChecked`, or `InitRefused` and the next seat's turn; once all
+//!   have checked, `CommitInit` → `InitCommitted`, everybody `Initialised`
 //! * worker: `LeaseRequest` → `Lease`, `Idle` or `NoMoreWork`; `LeaseStarted` before its first push
 //! * worker gone: servers `Depart` → `Departed` with its clocks; unfinished batches are leased again
 //! * all work done: one worker `Evaluate` → `Evaluated`; the coordinator pulls the model from the
@@ -240,6 +241,19 @@ pub enum FromServer {
     Final(ServerReport),
     /// It gives up, with the sentence it prints.
     Failed(String),
+    /// Answers [`ToServer::CheckInit`]: the seat's values are staged on all its shards.
+    InitChecked {
+        /// Whose.
+        seat: SeatId,
+    },
+    /// Answers [`ToServer::CheckInit`] or [`ToServer::CommitInit`]: a shard cannot take the seat's
+    /// values, and none has.
+    InitRefused {
+        /// Whose.
+        seat: SeatId,
+        /// What is missing.
+        sentence: String,
+    },
 }
 
 /// What a server says of itself. Counters are totals of the job.
@@ -303,6 +317,12 @@ pub enum ToServer {
     Finish,
     /// The job is over.
     Ended(Ended),
+    /// Whether the staged values of this seat could be the first values. Committed only when every
+    /// server has said so: a seat's word alone could split the model between two seats' values.
+    CheckInit {
+        /// Whose.
+        seat: SeatId,
+    },
 }
 
 /// What a server needs to make its shards.

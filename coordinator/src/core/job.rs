@@ -82,6 +82,7 @@ struct ServerPlace {
     card: Card,
     advertise: String,
     ready: bool,
+    checked: bool,
     committed: bool,
     is_final: bool,
     report: ServerReport,
@@ -142,7 +143,11 @@ struct Run {
     term: Term,
     book: Option<LeaseBook>,
     samples_total: u64,
+    /// Seats that say their first values are staged, in the order of their words.
+    staged: Vec<SeatId>,
     winner: Option<SeatId>,
+    /// Whether the winner's values are on every server and were ordered to be the first ones.
+    committing: bool,
     evaluator: Option<SeatId>,
     last_test: Option<Evaluated>,
     stopped: Option<String>,
@@ -247,7 +252,7 @@ impl Core {
             FromWorker::Heartbeat(report) => self.worker_report(id, report),
             FromWorker::ProposeLayout(layout) => self.propose_layout(now, id, layout),
             FromWorker::DataReady { samples } => self.data_ready(now, id, samples),
-            FromWorker::InitStaged => self.init_staged(now, id),
+            FromWorker::InitStaged => self.init_staged(id),
             FromWorker::LeaseRequest => self.lease_request(id),
             FromWorker::LeaseStarted { lease, at } => self.lease_started(now, id, lease, at),
             FromWorker::Evaluated(evaluated) => self.evaluated(now, id, evaluated),
@@ -272,6 +277,14 @@ impl Core {
             FromServer::Hello { .. } => {}
             FromServer::Heartbeat(report) => self.server_report(now, id, report),
             FromServer::Ready => self.on_server(id, |place| place.ready = true),
+            FromServer::InitChecked { seat } => {
+                if self.run.as_ref().is_some_and(|run| run.winner == Some(seat)) {
+                    self.on_server(id, |place| place.checked = true);
+                }
+            }
+            FromServer::InitRefused { seat, sentence } => {
+                self.init_refused(now, id, seat, &sentence);
+            }
             FromServer::InitCommitted => self.on_server(id, |place| place.committed = true),
             FromServer::Departed { seat, incarnation, clock } => {
                 self.departed(now, id, seat, incarnation, clock);
@@ -364,7 +377,9 @@ impl Core {
             term: Term(1),
             book: None,
             samples_total: 0,
+            staged: Vec::new(),
             winner: None,
+            committing: false,
             evaluator: None,
             last_test: None,
             stopped: None,

@@ -446,6 +446,12 @@ fn the_first_values_staged_win_and_everybody_hears_who_brought_them() {
     assert_eq!(start.servers, ["127.0.0.1:101", "127.0.0.1:102"]);
     world.heard(2);
     world.say(2, FromWorker::InitStaged);
+    let check = ToServer::CheckInit { seat: SeatId(1) };
+    for server in [101, 102] {
+        assert_eq!(world.server_heard(server), Some(check.clone()));
+        assert_eq!(world.server_heard(server), None);
+        world.server_says(server, FromServer::InitChecked { seat: SeatId(1) });
+    }
     let commit = ToServer::CommitInit { seat: SeatId(1) };
     assert_eq!(world.server_heard(101), Some(commit.clone()));
     assert_eq!(world.server_heard(102), Some(commit));
@@ -467,6 +473,55 @@ fn the_first_values_staged_win_and_everybody_hears_who_brought_them() {
     assert_eq!(world.heard(1), Some(ToWorker::BarrierPassed(2)));
     world.finished(1, 1);
     assert_eq!(world.fetches, 1);
+}
+
+#[test]
+fn a_seat_whose_first_values_a_server_does_not_have_is_refused_and_the_next_ones_count() {
+    let mut world = World::new();
+    [101, 102].iter().for_each(|id| world.server(*id));
+    (1..=3).for_each(|id| world.worker(id, None));
+    world.submit(external(3, 2));
+    (1..=3).for_each(|id| world.say(id, FromWorker::ProposeLayout(layout("a"))));
+    [101, 102].iter().for_each(|id| world.server_says(*id, FromServer::Ready));
+    world.told.clear();
+    world.told_servers.clear();
+    let check = |seat| Some(ToServer::CheckInit { seat: SeatId(seat) });
+    world.say(1, FromWorker::InitStaged); // a false word
+    world.say(1, FromWorker::InitStaged);
+    assert_eq!((world.server_heard(101), world.server_heard(102)), (check(0), check(0)));
+    world.server_says(101, FromServer::InitChecked { seat: SeatId(0) });
+    let sentence = "seat 0 never sent first values for block 1".to_owned();
+    world.server_says(102, FromServer::InitRefused { seat: SeatId(0), sentence });
+    let Some(ToWorker::Refused(line)) = world.heard(1) else { panic!("not refused") };
+    assert_eq!(
+        line,
+        "seat 0 (w1 at 10.0.0.1:9) says that its first values are staged, and server 1 \
+         (127.0.0.1:102, s102) does not have them: seat 0 never sent first values for block 1"
+    );
+    for server in [101, 102] {
+        let told = world.server_heard(server);
+        assert!(matches!(told, Some(ToServer::Depart { seat: SeatId(0), .. })), "{told:?}");
+        assert_eq!(world.server_heard(server), None, "nobody has staged");
+    }
+    // The next one goes before it is chosen for good, the one after it is chosen.
+    world.say(2, FromWorker::InitStaged);
+    world.say(3, FromWorker::InitStaged);
+    assert_eq!((world.server_heard(101), world.server_heard(102)), (check(1), check(1)));
+    world.core.handle_gone(world.now, MemberId(2), "reset".to_owned());
+    world.settle();
+    for server in [101, 102] {
+        let told = world.server_heard(server);
+        assert!(matches!(told, Some(ToServer::Depart { seat: SeatId(1), .. })), "{told:?}");
+        assert_eq!(world.server_heard(server), check(2));
+        world.server_says(server, FromServer::InitChecked { seat: SeatId(1) }); // of old
+        world.server_says(server, FromServer::InitChecked { seat: SeatId(2) });
+    }
+    for server in [101, 102] {
+        assert_eq!(world.server_heard(server), Some(ToServer::CommitInit { seat: SeatId(2) }));
+        world.server_says(server, FromServer::InitCommitted);
+    }
+    assert_eq!(world.heard(3), Some(ToWorker::Initialised { winner: SeatId(2) }));
+    assert_eq!((world.outcome.is_none(), world.core.phase_word()), (true, "training"));
 }
 
 #[test]

@@ -169,6 +169,10 @@ impl Bench {
         }
         workers[1].say(FromWorker::InitStaged).await;
         for server in &mut servers {
+            server.until(|m| *m == ToServer::CheckInit { seat: SeatId(1) }).await;
+            server.say(FromServer::InitChecked { seat: SeatId(1) }).await;
+        }
+        for server in &mut servers {
             let commit = server.until(|m| matches!(m, ToServer::CommitInit { .. })).await;
             assert_eq!(commit, ToServer::CommitInit { seat: SeatId(1) });
             server.say(FromServer::InitCommitted).await;

@@ -391,7 +391,10 @@ impl Engine {
     /// Takes a seat out: complete steps stay, incomplete ones go, its waiting pulls are refused.
     fn remove(&mut self, seat: SeatId, state: SeatState, effects: &mut Vec<Effect>) {
         self.clocks.handle_gone(seat, state);
-        self.staging.forget(seat);
+        if state == SeatState::Departed {
+            // Who leaves by itself may have been chosen already: its values stay until the commit.
+            self.staging.forget(seat);
+        }
         if let Some(steps) = self.ledgers.get_mut(&seat) {
             steps.retain(|_, open| open.is_complete());
         }

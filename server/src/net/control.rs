@@ -287,7 +287,16 @@ impl Line<'_> {
                     Ok(FromServer::Ready)
                 })
             }
+            ToServer::CheckInit { seat } => Box::pin(async move {
+                Ok(match home.check_init(seat).await? {
+                    Ok(()) => FromServer::InitChecked { seat },
+                    Err(sentence) => FromServer::InitRefused { seat, sentence },
+                })
+            }),
             ToServer::CommitInit { seat } => Box::pin(async move {
+                if let Err(sentence) = home.check_init(seat).await? {
+                    return Ok(FromServer::InitRefused { seat, sentence });
+                }
                 home.order(&crate::core::Record::CommitInit { seat }).await?;
                 Ok(FromServer::InitCommitted)
             }),

@@ -154,6 +154,23 @@ impl Home {
         Ok(clock)
     }
 
+    /// Whether every shard could take a seat's staged values as the first ones, and otherwise why not.
+    ///
+    /// # Errors
+    /// [`ServerError::ShardPanicked`].
+    pub async fn check_init(&self, seat: SeatId) -> Result<Result<(), String>, ServerError> {
+        for handle in self.directory.all() {
+            let verdict = handle
+                .check(Record::CommitInit { seat })
+                .await
+                .map_err(|gone| ServerError::ShardPanicked { shard: gone.0 })?;
+            if let Verdict::Refused(_, sentence) = verdict {
+                return Ok(Err(sentence));
+            }
+        }
+        Ok(Ok(()))
+    }
+
     /// A seat is gone: its connection is closed, and it is let in no more.
     pub fn depart(&self, seat: SeatId, incarnation: Incarnation, term: Term) {
         let mut state = self.lock();

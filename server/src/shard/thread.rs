@@ -63,6 +63,10 @@ enum Message {
         record: Record,
         done: oneshot::Sender<Ordered>,
     },
+    Check {
+        record: Record,
+        done: oneshot::Sender<Verdict>,
+    },
     Report {
         done: oneshot::Sender<ShardReport>,
     },
@@ -136,6 +140,16 @@ impl ShardHandle {
         let gone = |_| Gone(self.shard);
         self.inbox.send(Message::Order { record, done }).await.map_err(|_| Gone(self.shard))?;
         ordered.await.map_err(gone)
+    }
+
+    /// What an order would do now; changes nothing.
+    ///
+    /// # Errors
+    /// [`Gone`].
+    pub async fn check(&self, record: Record) -> Result<Verdict, Gone> {
+        let (done, verdict) = oneshot::channel();
+        self.inbox.send(Message::Check { record, done }).await.map_err(|_| Gone(self.shard))?;
+        verdict.await.map_err(|_| Gone(self.shard))
     }
 
     /// What the shard says of itself, once it has done what was asked before.
@@ -247,6 +261,9 @@ impl Driver {
                 let verdict = self.shard.handle_order(&record, effects);
                 let clock = seat_of(&record).and_then(|seat| self.shard.engine().clock(seat));
                 drop(done.send(Ordered { verdict, clock }));
+            }
+            Message::Check { record, done } => {
+                drop(done.send(self.shard.engine().check(&record)));
             }
             Message::Report { done } => drop(done.send(self.shard.engine().report())),
         }

@@ -325,12 +325,36 @@ async fn a_signal_is_told_to_the_coordinator_and_ends_in_good_order() {
 }
 
 #[tokio::test]
-async fn an_order_that_cannot_be_is_answered_with_the_reason() {
+async fn first_values_that_are_not_there_are_refused_and_another_seats_are_taken() {
     let mut bench = Bench::new(Duration::from_secs(5), 30.0).await;
     bench.tell(ToServer::Start(start(Mode::Bsp))).await;
     assert_eq!(bench.hear().await, FromServer::Ready);
-    bench.tell(ToServer::CommitInit { seat: SeatId(1) }).await;
-    let FromServer::Failed(line) = bench.hear().await else { panic!("it went on") };
-    assert!(line.contains("seat 1 never sent first values"), "{line}");
-    assert_eq!(bench.outcome().await.unwrap_err().blame(), Blame::Peer);
+    let workers = [bench.worker(0).await, bench.worker(1).await];
+    // Seat 1 has staged on one of two shards, seat 0 on both.
+    for (worker, shard) in [(1, 0), (0, 0), (0, 1)] {
+        let init = workers[worker].frame(RequestKind::Init, shard, 0, worker as f32 + 3.0);
+        assert_eq!(workers[worker].ask(&init).await.sentence(), "");
+    }
+    let seat = SeatId(1);
+    for order in [ToServer::CheckInit { seat }, ToServer::CommitInit { seat }] {
+        bench.tell(order).await;
+        let FromServer::InitRefused { seat, sentence } = bench.hear().await else {
+            panic!("not refused")
+        };
+        assert_eq!(seat, SeatId(1));
+        assert!(sentence.contains("seat 1 never sent first values"), "{sentence}");
+    }
+    let seat = SeatId(0);
+    bench.tell(ToServer::CheckInit { seat }).await;
+    assert_eq!(bench.hear().await, FromServer::InitChecked { seat });
+    // A seat that leaves meanwhile leaves its values.
+    for shard in [0, 1] {
+        workers[0].ask(&workers[0].frame(RequestKind::Leave, shard, 0, 0.0)).await;
+    }
+    bench.tell(ToServer::CommitInit { seat }).await;
+    assert_eq!(bench.hear().await, FromServer::InitCommitted);
+    for shard in [0, 1] {
+        let pull = workers[1].frame(RequestKind::Pull, shard, 0, 0.0);
+        assert_eq!(value(&workers[1].ask(&pull).await), 3.0);
+    }
 }

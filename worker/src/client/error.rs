@@ -3,7 +3,7 @@
 use crate::net::NetError;
 use slackline_common::blame::Blame;
 use slackline_common::layout::{Dtype, Layout, LayoutError};
-use slackline_common::quic::CertError;
+use slackline_common::quic::{CertError, CloseCode, QuicError};
 use slackline_common::wire::frame::Refusal;
 
 /// What a caller of the raw client can get back instead of an answer.
@@ -124,6 +124,12 @@ impl From<NetError> for ClientError {
             NetError::Refused { refusal: Refusal::StaleIncarnation, sentence, .. } => {
                 Self::StaleIncarnation { sentence }
             }
+            NetError::Quic(error) => match error.as_ref() {
+                QuicError::Closed { code: CloseCode::Fenced, reason, .. } => {
+                    Self::StaleIncarnation { sentence: reason.clone() }
+                }
+                _ => Self::Net(NetError::Quic(error)),
+            },
             NetError::Refused { refusal: Refusal::NotInitialised, .. } => Self::NotInitialised,
             NetError::Missing { who, seconds, owed, why } => {
                 Self::PeerMissing { what: owed, who: format!("{who} is gone ({why})"), seconds }

@@ -153,6 +153,7 @@ impl Core {
                 card: server.card.clone(),
                 advertise: server.advertise.clone(),
                 ready: false,
+                checked: false,
                 committed: false,
                 is_final: false,
                 report: ServerReport::default(),
@@ -236,20 +237,60 @@ impl Core {
     }
 
     /// A raw client has staged its values on every shard; the first to say so wins.
-    pub(super) fn init_staged(&mut self, now: Millis, id: MemberId) {
+    pub(super) fn init_staged(&mut self, id: MemberId) {
         let Some(run) = &mut self.run else { return };
         let Some(seat) = run.seat_of(id) else { return };
         match (run.stage, run.winner) {
-            (Stage::Initialising, None) => {
-                run.winner = Some(seat);
-                self.event(now, false, "initialising", format!("{seat} brings the first values"));
-                self.tell_servers(&ToServer::CommitInit { seat });
-            }
+            (Stage::Initialising, _) if !run.staged.contains(&seat) => run.staged.push(seat),
             (Stage::Training, Some(winner)) => {
                 self.tell_seat(seat, ToWorker::Initialised { winner });
             }
             _ => {}
         }
+    }
+
+    /// A server does not have the values that a seat says are staged: the seat is refused, and the
+    /// next one's turn comes.
+    pub(super) fn init_refused(
+        &mut self,
+        now: Millis,
+        id: MemberId,
+        seat: SeatId,
+        sentence: &str,
+    ) {
+        let server = self.server_words(id);
+        let Some(run) = &mut self.run else { return };
+        if run.stage != Stage::Initialising || run.winner != Some(seat) {
+            return;
+        }
+        if run.committing {
+            // It has said that it had them: the fault is its own.
+            return self.leave(now, id, Cause::Failed(sentence.to_owned()));
+        }
+        run.winner = None;
+        let Some(occupant) = run.occupant_mut(seat) else { return };
+        let words = super::seat_words(seat, occupant);
+        let refusal = format!(
+            "{words} says that its first values are staged, and {server} does not have them: \
+             {sentence}"
+        );
+        match occupant.member {
+            Some(member) => self.refuse_worker(now, member, refusal),
+            None => self.event(now, true, "refused", refusal),
+        }
+    }
+
+    /// Has the servers check the next seat that has staged its values.
+    fn choose_winner(&mut self, now: Millis) {
+        let Some(run) = &mut self.run else { return };
+        if run.staged.is_empty() {
+            return;
+        }
+        let seat = run.staged.remove(0);
+        run.winner = Some(seat);
+        run.servers.iter_mut().for_each(|place| place.checked = false);
+        self.event(now, false, "initialising", format!("{seat} brings the first values"));
+        self.tell_servers(&ToServer::CheckInit { seat });
     }
 
     /// The winner's values are in place on every server.
@@ -258,7 +299,15 @@ impl Core {
             return true;
         }
         let Some(run) = &mut self.run else { return false };
-        let Some(winner) = run.winner else { return false };
+        let Some(winner) = run.winner else {
+            self.choose_winner(now);
+            return false;
+        };
+        if !run.committing && run.servers.iter().all(|place| place.checked) {
+            run.committing = true;
+            self.tell_servers(&ToServer::CommitInit { seat: winner });
+            return false;
+        }
         if !run.servers.iter().all(|place| place.committed) {
             return false;
         }

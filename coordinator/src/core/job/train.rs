@@ -259,6 +259,10 @@ impl Core {
                 occupant.standing = Standing::Departing { clock: Step(0), departed };
                 run.term.0 += 1;
                 run.lost.push(seat);
+                run.staged.retain(|other| *other != seat);
+                if run.winner == Some(seat) && stage == Stage::Initialising && !run.committing {
+                    run.winner = None; // the servers forget its values with it
+                }
                 if let Some(book) = &mut run.book {
                     book.depart(seat);
                 }
