@@ -7,6 +7,7 @@ mod invalid;
 mod key_value;
 mod rounds;
 mod slack;
+mod stopped;
 
 use slackline_common::ids::Fingerprint;
 use slackline_common::layout::Dtype;
