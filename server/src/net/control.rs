@@ -11,6 +11,7 @@ use crate::net::home::{Home, Voices};
 use crate::net::stream::Caller;
 use quinn::{Connection, Endpoint};
 use slackline_common::blame::Blame;
+use slackline_common::ids::SeatId;
 use slackline_common::limits::{CONTROL_QUEUE_MAX, HELLO_SECONDS_MAX, heartbeat_interval};
 use slackline_common::quic::{self, CloseCode, ControlReceiver, ControlSender, QuicError, close};
 use slackline_common::role::Role;
@@ -288,18 +289,9 @@ impl Line<'_> {
                 })
             }
             ToServer::CheckInit { seat } => Box::pin(async move {
-                Ok(match home.check_init(seat).await? {
-                    Ok(()) => FromServer::InitChecked { seat },
-                    Err(sentence) => FromServer::InitRefused { seat, sentence },
-                })
+                Ok(refusal(&home, seat).await?.unwrap_or(FromServer::InitChecked { seat }))
             }),
-            ToServer::CommitInit { seat } => Box::pin(async move {
-                if let Err(sentence) = home.check_init(seat).await? {
-                    return Ok(FromServer::InitRefused { seat, sentence });
-                }
-                home.order(&crate::core::Record::CommitInit { seat }).await?;
-                Ok(FromServer::InitCommitted)
-            }),
+            ToServer::CommitInit { seat } => Box::pin(commit_init(home, seat)),
             ToServer::Depart { seat, incarnation, term } => {
                 tracing::info!("{seat} in {incarnation} is taken out of the job");
                 Box::pin(async move {
@@ -457,6 +449,21 @@ impl Line<'_> {
         }
         close(&self.connection, CloseCode::Shutdown, sentence);
     }
+}
+
+/// What a shard has against a seat's values as the first ones.
+async fn refusal(home: &Home, seat: SeatId) -> Result<Option<FromServer>, ServerError> {
+    let checked = home.check_init(seat).await?;
+    Ok(checked.err().map(|sentence| FromServer::InitRefused { seat, sentence }))
+}
+
+/// All shards are asked before the first one commits.
+async fn commit_init(home: Arc<Home>, seat: SeatId) -> Result<FromServer, ServerError> {
+    if let Some(refused) = refusal(&home, seat).await? {
+        return Ok(refused);
+    }
+    home.order(&crate::core::Record::CommitInit { seat }).await?;
+    Ok(FromServer::InitCommitted)
 }
 
 /// Does orders one after the other.
