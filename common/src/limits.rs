@@ -82,8 +82,10 @@ pub const PULLS_WAITING_PER_SEAT_MAX: usize = 2 * FRAMES_IN_FLIGHT_MAX;
 pub const PULLS_WITHOUT_SEAT_MAX: usize = 4096;
 /// Encoded parameter frames one connection may have on their way out: 4 × 1 MiB per worker.
 pub const REPLIES_ENCODED_PER_CONNECTION_MAX: usize = 4;
-/// Idle frame buffers a server keeps for reuse: 32 MiB.
-pub const IDLE_BUFFERS_MAX: usize = 32;
+/// Idle frame buffers a server keeps for reuse: 64 MiB. In `bsp` the frames of an open step come home
+/// all at once when it closes; those beyond this are given back, and their pages cost the next step
+/// about as much as the copy into them.
+pub const IDLE_BUFFERS_MAX: usize = 64;
 /// Seconds a peer has to send one frame, or to take one reply: 1 MiB in 60 s is 140 kbit/s. A slower
 /// one is cut, so that a trickle cannot hold a buffer for ever.
 pub const FRAME_SECONDS_MAX: u64 = 60;
