@@ -81,6 +81,8 @@ impl Display {
         }
         if ended.ok {
             println!("{}", summary.map_or_else(String::new, summary_lines));
+        } else if ended.blame.is_none() {
+            println!("{}", ended.reason);
         }
         println!("run folder     {run_dir}");
     }

@@ -3,6 +3,7 @@
 use slackline_common::blame::Blame;
 use slackline_common::config::ConfigErrors;
 use slackline_common::quic::{CertError, QuicError};
+use slackline_common::wire::control::Ended;
 use std::path::PathBuf;
 
 /// Everything that ends a command early.
@@ -30,8 +31,8 @@ pub(crate) enum CliError {
     #[error("the coordinator answered a {request} with an unexpected message; are both {version}?")]
     Unexpected { request: &'static str, version: &'static str },
     /// The job ended badly.
-    #[error("the job failed: {0}")]
-    JobFailed(String),
+    #[error("the job failed: {reason}")]
+    JobFailed { reason: String, blame: Blame },
     /// A process of the local cluster could not be started.
     #[error("start {program}: {source}; build all programs first (make build)")]
     Start { program: String, source: std::io::Error },
@@ -47,6 +48,14 @@ pub(crate) enum CliError {
 }
 
 impl CliError {
+    /// What the end of a job is for who watched it.
+    pub(crate) fn of_end(ended: Ended) -> Result<(), Self> {
+        match ended.blame {
+            Some(blame) => Err(Self::JobFailed { reason: ended.reason, blame }),
+            None => Ok(()),
+        }
+    }
+
     /// Whose move it is. No wildcard: a new variant must choose.
     pub(crate) fn blame(&self) -> Blame {
         match self {
@@ -55,8 +64,7 @@ impl CliError {
             }
             Self::Network(error) => error.blame(),
             Self::Closed | Self::Unexpected { .. } => Blame::Peer,
-            Self::MemberEnded { blame, .. } => *blame,
-            Self::JobFailed(_) => Blame::Network,
+            Self::MemberEnded { blame, .. } | Self::JobFailed { blame, .. } => *blame,
             Self::Start { .. } | Self::Write { .. } | Self::Runtime(_) => Blame::Us,
         }
     }

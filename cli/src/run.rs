@@ -5,6 +5,7 @@ use crate::cluster::{EndedMember, LocalCluster, Plan};
 use crate::display::Display;
 use crate::error::CliError;
 use crate::operator::{Operator, unexpected};
+use slackline_common::blame::Blame;
 use slackline_common::config::load_job;
 use slackline_common::wire::control::{Ended, FromOperator, ToOperator};
 use std::time::Duration;
@@ -46,7 +47,7 @@ pub(crate) async fn run(arguments: &RunArguments) -> Result<(), CliError> {
         Ok((ended, run_dir)) => {
             cluster.wait_for_all(ENDING_DEADLINE).await;
             cluster.keep_logs(&run_dir);
-            if ended.ok { Ok(()) } else { Err(CliError::JobFailed(ended.reason)) }
+            CliError::of_end(ended)
         }
         Err(error) => {
             cluster.end_all().await;
@@ -92,7 +93,8 @@ async fn watch(
             }
             () = signals.next() => {
                 if stopping {
-                    return Err(CliError::JobFailed("stopped by a second signal".to_owned()));
+                    let reason = "stopped by a second signal".to_owned();
+                    return Err(CliError::JobFailed { reason, blame: Blame::Network });
                 }
                 stopping = true;
                 display.note("stopping: every worker finishes its step, the model is kept");

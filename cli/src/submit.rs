@@ -25,7 +25,7 @@ pub(crate) async fn submit(arguments: &SubmitArguments) -> Result<(), CliError> 
             ToOperator::Status(status) => display.show(&status),
             ToOperator::Ended { ended, summary, run_dir } => {
                 display.finish(&ended, summary.as_deref(), &run_dir);
-                return if ended.ok { Ok(()) } else { Err(CliError::JobFailed(ended.reason)) };
+                return CliError::of_end(ended);
             }
             ToOperator::Refused(sentence) => return Err(CliError::Refused(sentence)),
             _ => return Err(unexpected("watch")),

@@ -1,7 +1,9 @@
 //! Whose move it is: decides close codes, log levels and exit codes in one place.
 
+use serde::{Deserialize, Serialize};
+
 /// Who has to act on an error.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum Blame {
     /// The configuration or the command line: a person must change it. Exit code 64.
     Config,

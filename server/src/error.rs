@@ -55,6 +55,8 @@ pub enum ServerError {
     JobFailed {
         /// The coordinator's words.
         reason: String,
+        /// Whose move it is, as the coordinator sees it.
+        blame: Blame,
     },
     /// A shard's thread broke one of our own rules.
     #[error("{shard} stopped by a fault of its own: see the lines before this one")]
@@ -78,9 +80,8 @@ impl ServerError {
         match self {
             Self::Quic(error) => error.blame(),
             Self::Certificate(_) | Self::Refused { .. } => Blame::Config,
-            Self::CoordinatorUnreachable { .. }
-            | Self::CoordinatorLost { .. }
-            | Self::JobFailed { .. } => Blame::Network,
+            Self::JobFailed { blame, .. } => *blame,
+            Self::CoordinatorUnreachable { .. } | Self::CoordinatorLost { .. } => Blame::Network,
             Self::Unexpected { .. } => Blame::Peer,
             Self::ShardPanicked { .. } | Self::Thread { .. } => Blame::Us,
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 use tests::clock::wait_for;
-use tests::cluster::{PATIENCE, program, root};
+use tests::cluster::{Cluster, PATIENCE, job_file, program, root};
 
 /// A clone of the repository, as far as a cluster needs it, and what runs in it.
 struct Clone {
@@ -106,4 +106,19 @@ fn a_cluster_started_by_hand_trains_as_the_readme_says() {
         assert!(ended.success(), "{ended}");
     }
     assert!(clone.folder.path().join("runs/digits/model.safetensors").exists());
+}
+
+#[test]
+fn a_coordinator_that_logs_json_says_nothing_else() {
+    let mut cluster = Cluster::new("[log]\nformat = \"json\"");
+    let coordinator = cluster.coordinator_id();
+    cluster.submit(&job_file("digits.toml"), &[]);
+    cluster.signal(coordinator, "TERM");
+    assert!(cluster.wait_for_end(coordinator).success(), "{}", cluster.logs());
+    let log = cluster.log(coordinator);
+    assert!(log.lines().count() >= 3, "{log}");
+    for line in log.lines() {
+        let said: serde_json::Value = serde_json::from_str(line).expect(line);
+        assert!(said["level"].is_string() && said["fields"]["message"].is_string(), "{line}");
+    }
 }

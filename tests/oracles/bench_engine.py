@@ -24,7 +24,8 @@ def build():
         [*command, "--message-format=json"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
     ).stdout
     messages = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    return [m["executable"] for m in messages if m.get("executable")][-1]
+    built = [m for m in messages if m.get("executable") and m["target"]["kind"] == ["bench"]]
+    return built[-1]["executable"]
 
 
 def main():

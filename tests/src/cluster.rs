@@ -156,6 +156,26 @@ impl Cluster {
         MemberId(self.members.len() - 1)
     }
 
+    /// Starts a `slackline submit` that watches its job to the end.
+    pub fn submitter(&mut self, job: &Path, sets: &[&str]) -> MemberId {
+        let label = format!("submit-{}", self.members.len());
+        let log = self.path(&format!("{label}.log"));
+        let file = fs::File::create(&log).unwrap();
+        let child = Command::new(program("slackline"))
+            .args(["submit", "--coordinator", &self.coordinator])
+            .arg("--certificates")
+            .arg(self.certificates())
+            .arg(job)
+            .args(sets.iter().flat_map(|set| ["--set", set]))
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .spawn()
+            .unwrap();
+        self.members.push(Member { label, child, log });
+        MemberId(self.members.len() - 1)
+    }
+
     /// Starts one client process that plays `scripts`, each in the seat beside it, all at once.
     pub fn client(&mut self, driver: Driver, scripts: &[(u16, Vec<Op>)]) -> MemberId {
         let label = format!("client-{}", self.members.len());

@@ -395,7 +395,7 @@ impl Script {
                 FromWorker::Finished(_) if self.job.data.is_some() => Some(ToWorker::Evaluate),
                 FromWorker::Evaluated(Evaluated { is_final: true, .. }) => {
                     let reason = "done".to_owned();
-                    Some(ToWorker::Ended(Ended { ok: true, reason, stay: false }))
+                    Some(ToWorker::Ended(Ended { ok: true, blame: None, reason, stay: false }))
                 }
                 _ => None,
             };

@@ -16,6 +16,7 @@
 //!   servers with ordinary pull frames on their control connections; servers `Finish` → `Final`
 //! * everybody: `Ended`
 
+use crate::blame::Blame;
 use crate::ids::{Incarnation, LeaseId, SeatId, ServerId, ShardId, Step, Term, Version};
 use crate::job::Job;
 use crate::layout::Layout;
@@ -200,8 +201,12 @@ pub struct StartWorker {
 /// The last message of a job.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Ended {
-    /// Whether it ended as it should; otherwise `reason` says who is missing or what broke.
+    /// Whether it ended as it should, with a model; otherwise `reason` says who is missing or what
+    /// broke.
     pub ok: bool,
+    /// Whose move it is when it failed: decides everybody's exit code. None when it ended as it
+    /// should, and when somebody stopped it before there was anything to keep.
+    pub blame: Option<Blame>,
     /// One sentence.
     pub reason: String,
     /// Whether to wait for another job instead of ending.
@@ -440,7 +445,7 @@ pub struct ClusterStatus {
     pub payload_bytes_down: u64,
     /// Largest staleness seen on any shard.
     pub max_staleness: u64,
-    /// Pushes applied by shard 0.
+    /// Pushes applied by the shard that applied most.
     pub pushes_applied: u64,
     /// Everybody.
     pub members: Vec<MemberStatus>,

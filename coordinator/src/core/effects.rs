@@ -3,7 +3,6 @@
 
 use super::membership::MemberId;
 use super::time::Millis;
-use slackline_common::blame::Blame;
 use slackline_common::ids::{Fingerprint, SeatId};
 use slackline_common::job::{Job, Mode};
 use slackline_common::layout::Layout;
@@ -99,8 +98,6 @@ pub struct Outcome {
     pub ok: bool,
     /// One sentence.
     pub reason: String,
-    /// Whose move it is when it did not.
-    pub blame: Blame,
     /// Whether somebody ended it early.
     pub stopped: bool,
     /// The job.
@@ -127,7 +124,7 @@ pub struct Outcome {
     pub totals: Totals,
     /// Largest staleness seen on any shard.
     pub max_staleness: u64,
-    /// Whole pushes applied by shard 0.
+    /// Whole pushes applied by the shard that applied most: a raw client may push to some only.
     pub pushes_applied: u64,
     /// Contributions refused for NaN or infinity, all shards.
     pub contributions_refused: u64,

@@ -12,23 +12,18 @@
 mod finish;
 mod join;
 mod rules;
+mod run;
 mod start;
 mod status;
 mod train;
 
+use self::run::{Occupant, Run, SeatPlace, ServerPlace, Stage, Standing};
 use super::effects::{Effect, Event};
-use super::leases::LeaseBook;
-use super::membership::{Card, MemberId, Members};
+use super::membership::{MemberId, Members};
 use super::time::{Millis, time_of_day};
-use slackline_common::blame::Blame;
-use slackline_common::ids::{Fingerprint, Incarnation, SeatId, ServerId, Step, Term};
+use slackline_common::ids::{SeatId, Term};
 use slackline_common::job::Job;
-use slackline_common::layout::Layout;
-use slackline_common::model::ModelSpec;
-use slackline_common::wire::control::{
-    Ended, Evaluated, FromServer, FromWorker, MemberStatus, ServerReport, ToServer, ToWorker,
-    WorkerReport,
-};
+use slackline_common::wire::control::{Ended, FromServer, FromWorker, ToServer, ToWorker};
 use std::collections::VecDeque;
 
 /// Milliseconds between two lines that say who is missing, before the start timeout has passed.
@@ -62,103 +57,6 @@ pub enum Cause {
     Failed(String),
 }
 
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-enum Stage {
-    Gathering,
-    Preparing,
-    Starting,
-    Initialising,
-    Training,
-    Evaluating,
-    Fetching,
-    Closing,
-    Concluding,
-}
-
-/// A numbered server of the job.
-#[derive(Clone, Debug)]
-struct ServerPlace {
-    member: MemberId,
-    card: Card,
-    advertise: String,
-    ready: bool,
-    checked: bool,
-    committed: bool,
-    is_final: bool,
-    report: ServerReport,
-}
-
-/// How far a seat's holder is.
-#[derive(Clone, Debug, Eq, PartialEq)]
-enum Standing {
-    /// Has the job, opens its data or names its tensors.
-    Preparing,
-    /// Has done so.
-    Prepared,
-    /// Was told to start.
-    Working,
-    /// Is gone; the servers still have to say how far it came.
-    Departing { clock: Step, departed: Vec<bool> },
-    /// Is gone.
-    Gone,
-    /// Has left in good order.
-    Finished,
-}
-
-/// Who holds a seat, and what is known of them; stays when the connection goes.
-#[derive(Clone, Debug)]
-struct Occupant {
-    member: Option<MemberId>,
-    card: Card,
-    incarnation: Incarnation,
-    standing: Standing,
-    report: WorkerReport,
-    /// The last loss reported that is a number.
-    loss: f32,
-    samples: Option<u64>,
-    barrier: Option<u64>,
-    told_no_more: bool,
-}
-
-#[derive(Clone, Debug, Default)]
-struct SeatPlace {
-    lives: u32,
-    occupant: Option<Occupant>,
-}
-
-#[derive(Clone, Debug)]
-struct Run {
-    job: Box<Job>,
-    hash: Fingerprint,
-    stage: Stage,
-    stage_since: Millis,
-    next_line: Millis,
-    training_from: Option<Millis>,
-    training_to: Option<Millis>,
-    layout: Option<Layout>,
-    samples: u64,
-    servers: Vec<ServerPlace>,
-    shards: u16,
-    seats: Vec<SeatPlace>,
-    term: Term,
-    book: Option<LeaseBook>,
-    samples_total: u64,
-    /// Seats that say their first values are staged, in the order of their words.
-    staged: Vec<SeatId>,
-    winner: Option<SeatId>,
-    /// Whether the winner's values are on every server and were ordered to be the first ones.
-    committing: bool,
-    evaluator: Option<SeatId>,
-    last_test: Option<Evaluated>,
-    stopped: Option<String>,
-    /// When a stopped job waits for its seats no longer.
-    stop_by: Option<Millis>,
-    lost: Vec<SeatId>,
-    points: VecDeque<(Millis, u64)>,
-    gone: Vec<MemberStatus>,
-    result: Option<(bool, String, Blame)>,
-}
-
 /// The coordinator's whole mind.
 #[derive(Debug)]
 pub struct Core {
@@ -169,42 +67,6 @@ pub struct Core {
     next_pulse: Millis,
     last_tick: Millis,
     over: bool,
-}
-
-impl Run {
-    fn live(&self) -> impl Iterator<Item = (SeatId, &Occupant)> {
-        self.occupants().filter(|(_, o)| {
-            matches!(o.standing, Standing::Preparing | Standing::Prepared | Standing::Working)
-        })
-    }
-
-    fn occupants(&self) -> impl Iterator<Item = (SeatId, &Occupant)> {
-        self.seats
-            .iter()
-            .zip(0u16..)
-            .filter_map(|(place, seat)| Some((SeatId(seat), place.occupant.as_ref()?)))
-    }
-
-    fn seat_of(&self, member: MemberId) -> Option<SeatId> {
-        self.occupants().find(|(_, o)| o.member == Some(member)).map(|(seat, _)| seat)
-    }
-
-    fn occupant_mut(&mut self, seat: SeatId) -> Option<&mut Occupant> {
-        self.seats.get_mut(seat.index())?.occupant.as_mut()
-    }
-
-    fn server_of(&self, member: MemberId) -> Option<ServerId> {
-        let position = self.servers.iter().position(|place| place.member == member)?;
-        u16::try_from(position).ok().map(ServerId)
-    }
-
-    fn is_external(&self) -> bool {
-        matches!(self.job.model, ModelSpec::External)
-    }
-
-    fn departing(&self) -> bool {
-        self.occupants().any(|(_, o)| matches!(o.standing, Standing::Departing { .. }))
-    }
 }
 
 impl Core {
@@ -410,7 +272,7 @@ impl Core {
         run.stop_by = Some(now.plus(self.settings.lease));
         if run.stage < Stage::Training {
             let reason = format!("stopped by {by} before training began");
-            self.end(now, false, reason, Blame::Config);
+            self.end(now, false, reason, None);
             return Ok(());
         }
         self.event(now, false, "stopped", format!("{by} stops the job: workers finish their step"));
@@ -425,7 +287,7 @@ impl Core {
         if self.handle_stop(now, by).is_err() {
             self.over = true;
             let reason = format!("the coordinator was ended by {by}");
-            self.tell_ended(&Ended { ok: true, reason, stay: false }, |_| true);
+            self.tell_ended(&Ended { ok: true, blame: None, reason, stay: false }, |_| true);
         }
     }
 

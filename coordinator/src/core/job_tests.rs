@@ -2,14 +2,18 @@
 
 use super::*;
 use crate::core::effects::Outcome;
-use slackline_common::ids::{ShardId, Version};
+use slackline_common::blame::Blame;
+use slackline_common::ids::{Incarnation, ServerId, ShardId, Step, Version};
 use slackline_common::job::{
     Clip, DataFormat, DataSource, DataSpec, Evaluate, Length, Mode, OptimizerSpec, Reduce,
     Schedule, Wire,
 };
-use slackline_common::layout::{Init, TensorSpec};
+use slackline_common::layout::{Init, Layout, TensorSpec};
 use slackline_common::lease::Lease;
-use slackline_common::wire::control::{Hello, Phase, ShardReport};
+use slackline_common::model::ModelSpec;
+use slackline_common::wire::control::{
+    Evaluated, Hello, Phase, ServerReport, ShardReport, WorkerReport,
+};
 
 /// A coordinator, its members by name, and what each was told and not yet asked about.
 struct World {
@@ -232,7 +236,7 @@ fn a_whole_job_goes_from_hello_to_ended() {
     assert_eq!(outcome.test, Some(test));
     world.core.handle_concluded(world.now, Ok(()));
     world.settle();
-    let ended = Ended { ok: true, reason: "done at step 2".to_owned(), stay: false };
+    let ended = Ended { ok: true, blame: None, reason: "done at step 2".to_owned(), stay: false };
     assert_eq!(world.heard(1), Some(ToWorker::Ended(ended.clone())));
     assert_eq!(world.server_heard(101), Some(ToServer::Ended(ended.clone())));
     assert_eq!((world.ended, world.core.is_over()), (Some(ended), true));
@@ -380,7 +384,7 @@ fn a_job_without_workers_left_fails_and_says_who_was_the_last() {
         FromServer::Departed { seat: SeatId(0), incarnation: Incarnation(0), clock },
     );
     let outcome = world.outcome.clone().unwrap();
-    assert_eq!((outcome.ok, outcome.blame), (false, Blame::Network));
+    assert!(!outcome.ok);
     assert_eq!(
         outcome.reason,
         "no worker is left; the last: seat 0 (w1 at 10.0.0.1:9) missing since 12:03:00 UTC, last \
@@ -406,7 +410,8 @@ fn a_lost_server_ends_the_job_with_its_number_address_and_last_phase() {
     assert_eq!(world.outcome.clone().unwrap().reason, reason);
     world.core.handle_concluded(world.now, Ok(()));
     world.settle();
-    let ended = Ended { ok: false, reason: reason.to_owned(), stay: false };
+    let ended =
+        Ended { ok: false, blame: Some(Blame::Network), reason: reason.to_owned(), stay: false };
     assert_eq!(world.heard(1), Some(ToWorker::Ended(ended)));
 }
 
@@ -642,4 +647,41 @@ fn nobody_is_given_up_because_the_coordinator_itself_was_away() {
     world.core.handle_tick(Millis(60_000));
     world.settle();
     assert_eq!((world.core.members().workers().len(), world.closed.len()), (1, 0));
+}
+
+#[test]
+fn a_built_in_model_without_data_is_refused() {
+    let world = World::new();
+    let job = Job { data: None, ..*job(1, 1, Mode::Bsp) };
+    assert_eq!(
+        world.core.check_submit(&job).unwrap_err(),
+        "the job names no data to train its model on"
+    );
+}
+
+#[test]
+fn final_figures_are_those_of_the_shard_that_has_seen_most() {
+    let mut world = World::new();
+    world.training(job(1, 2, Mode::Bsp), 16);
+    world.server_says(101, FromServer::Heartbeat(figures(3, 9)));
+    let mut other = figures(5, 20);
+    other.shards[0].shard = ShardId(1);
+    other.shards[0].pushes_applied = 11;
+    world.server_says(102, FromServer::Heartbeat(other));
+    let status = world.core.status(world.now);
+    assert_eq!((status.step, status.samples, status.pushes_applied), (5, 20, 11));
+}
+
+#[test]
+fn while_the_files_are_written_the_status_says_so_and_a_fault_there_is_ours() {
+    let mut world = World::new();
+    world.submit(job(1, 1, Mode::Bsp));
+    world.core.handle_stop(world.now, "the operator").unwrap();
+    world.pass(1500);
+    assert_eq!(world.core.missing(world.now), ["writing the run's files (1.5 s)"]);
+    world.core.handle_concluded(world.now, Err("write x: no space".to_owned()));
+    world.settle();
+    let ended = world.ended.unwrap();
+    assert_eq!((ended.ok, ended.blame), (false, Some(Blame::Us)));
+    assert!(ended.reason.ends_with("before training began; write x: no space"), "{}", ended.reason);
 }

@@ -9,14 +9,20 @@ use slackline_common::quic::{Connection, describe_close_from};
 use slackline_common::wire::control::NO_SEAT;
 use slackline_common::wire::frame::{BlockEntry, Decoder, Reply, ReplyKind, Request, RequestKind};
 use slackline_common::wire::pool::BufferPool;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Requests on their way at once: 16 MiB hide a long round trip.
-const IN_FLIGHT_MAX: usize = 16;
-/// How long one request may take.
-const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
+/// Requests on their way at once: 4 MiB hide a long round trip and leave a slow line room.
+const IN_FLIGHT_MAX: usize = 4;
+/// How long no byte of the model may come from a server; how long the whole takes does not matter.
+const STALL: Duration = Duration::from_secs(30);
+/// How often one request is made while the server's connection lives.
+const ATTEMPTS: u32 = 3;
 /// Most bytes read from a stream at once.
 const READ_BYTES_MAX: usize = 64 << 10;
 
@@ -37,25 +43,25 @@ pub(super) async fn fetch(
         return Err("no server holds the model".to_owned());
     }
     let placement = Placement::balance(layout, shards);
+    // Bytes that came from each server: its requests share a line, so one that waits for its turn
+    // is not stuck while another gets on.
+    let received: Vec<Arc<AtomicU64>> = servers.iter().map(|_| Arc::default()).collect();
     let mut requests = (0..shards).map(ShardId).flat_map(|shard| {
-        let server = &servers[server_of(shard, count).index()];
-        group(layout, placement.blocks_of(shard)).into_iter().map(move |ids| (server, shard, ids))
+        let number = server_of(shard, count).index();
+        group(layout, placement.blocks_of(shard)).into_iter().map(move |ids| (number, shard, ids))
     });
     let pool = BufferPool::new(IN_FLIGHT_MAX);
     let mut values = vec![0.0; layout.elements()];
     let mut running = JoinSet::new();
     loop {
         while running.len() < IN_FLIGHT_MAX
-            && let Some((server, shard, ids)) = requests.next()
+            && let Some((number, shard, ids)) = requests.next()
         {
-            let (server, pool) = (server.clone(), pool.clone());
+            let (server, pool) = (servers[number].clone(), pool.clone());
+            let received = Arc::clone(&received[number]);
             running.spawn(async move {
-                let reply = timeout(REQUEST_DEADLINE, pull(&server, shard, &ids, &pool)).await;
-                let reply = reply.unwrap_or_else(|_| {
-                    let seconds = REQUEST_DEADLINE.as_secs();
-                    Err(format!("{} did not send its part of the model in {seconds} s", server.1))
-                });
-                reply.map(|reply| (server.1, ids, reply))
+                let reply = pull_patiently(&server, shard, &ids, &pool, &received).await?;
+                Ok::<_, String>((server.1, ids, reply))
             });
         }
         let Some(done) = running.join_next().await else { return Ok(values) };
@@ -82,11 +88,54 @@ fn group(layout: &Layout, blocks: &[BlockId]) -> Vec<Vec<BlockId>> {
     groups
 }
 
+/// Pulls, and again when that failed for a reason of the moment.
+async fn pull_patiently(
+    server: &Source,
+    shard: ShardId,
+    ids: &[BlockId],
+    pool: &BufferPool,
+    received: &AtomicU64,
+) -> Result<Reply, String> {
+    let (connection, who) = server;
+    let mut attempt = 1;
+    loop {
+        let reply = unless_stalled(received, STALL, pull(server, shard, ids, pool, received)).await;
+        let fault = match reply {
+            Some(Ok(reply)) => return Ok(reply),
+            Some(Err(fault)) => fault,
+            None => format!("{who} has sent nothing of the model for {} s", STALL.as_secs()),
+        };
+        if attempt == ATTEMPTS || connection.close_reason().is_some() {
+            return Err(fault);
+        }
+        tracing::warn!("{fault}; asking again");
+        attempt += 1;
+    }
+}
+
+/// Waits for `what`, for as long as `received` grows within every `stall`; none when it does not.
+async fn unless_stalled<T>(
+    received: &AtomicU64,
+    stall: Duration,
+    what: impl Future<Output = T>,
+) -> Option<T> {
+    let mut what = pin!(what);
+    loop {
+        let before = received.load(Ordering::Relaxed);
+        match timeout(stall, &mut what).await {
+            Ok(done) => return Some(done),
+            Err(_) if received.load(Ordering::Relaxed) > before => {}
+            Err(_) => return None,
+        }
+    }
+}
+
 async fn pull(
     (connection, who): &Source,
     shard: ShardId,
     ids: &[BlockId],
     pool: &BufferPool,
+    received: &AtomicU64,
 ) -> Result<Reply, String> {
     let lost = |error: quinn::ConnectionError| describe_close_from(who, &error).to_string();
     let broken = |what: String| format!("{who}: {what}");
@@ -112,6 +161,7 @@ async fn pull(
     while let Some(chunk) =
         receive.read_chunk(READ_BYTES_MAX, true).await.map_err(|error| broken(error.to_string()))?
     {
+        received.fetch_add(chunk.bytes.len() as u64, Ordering::Relaxed);
         decoder.handle_bytes(&chunk.bytes).map_err(|error| broken(error.to_string()))?;
     }
     decoder.finish().map_err(|error| broken(error.to_string()))
@@ -140,6 +190,23 @@ fn take(layout: &Layout, ids: &[BlockId], reply: &Reply, values: &mut [f32]) -> 
 mod tests {
     use super::*;
     use slackline_common::layout::{Init, TensorSpec};
+    use std::task::Poll;
+
+    #[tokio::test]
+    async fn a_transfer_may_take_long_while_bytes_come_and_ends_when_none_do() {
+        // A stall of no time at all: every wait is over at once, and only growth keeps it going.
+        let received = AtomicU64::new(0);
+        let mut left = 100;
+        let slow = std::future::poll_fn(|context| {
+            received.fetch_add(1, Ordering::Relaxed);
+            context.waker().wake_by_ref();
+            left -= 1;
+            if left == 0 { Poll::Ready("whole") } else { Poll::Pending }
+        });
+        assert_eq!(unless_stalled(&received, Duration::ZERO, slow).await, Some("whole"));
+        let stuck = std::future::pending::<()>();
+        assert_eq!(unless_stalled(&received, Duration::ZERO, stuck).await, None);
+    }
 
     #[test]
     fn every_block_is_asked_for_once_and_no_reply_exceeds_a_frame() {

@@ -19,17 +19,21 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// How often a watching operator is told how things stand.
 const WATCH_PERIOD: Duration = Duration::from_millis(200);
 /// How long everybody may take to hear that it is over.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// How long who has submitted the job may take to ask for its end; within [`FAREWELL`].
+const ASKING: Duration = Duration::from_secs(2);
 
 /// What writing the last files gave.
 #[derive(Debug)]
 pub(super) struct Written {
-    folder: RunFolder,
+    /// None when the writer was lost.
+    folder: Option<RunFolder>,
     summary: Option<String>,
     result: Result<(), String>,
 }
@@ -117,9 +121,6 @@ impl Hub {
                 _ = watch.tick() => self.tell_watchers(),
                 () = &mut shutdown, if !asked_to_end => {
                     asked_to_end = true;
-                    if self.core.job_name().is_none() {
-                        self.failure = None; // of a job that was told of long ago
-                    }
                     tracing::info!("asked to end: the job is stopped, its model kept");
                     self.core.handle_shutdown(self.now(), "a signal");
                 }
@@ -167,11 +168,8 @@ impl Hub {
             }
             Input::Concluded(written) => {
                 let Written { folder, summary, result } = *written;
-                self.folder = Some(folder);
+                self.folder = folder;
                 self.summary = summary;
-                if let Err(sentence) = &result {
-                    self.failure.get_or_insert_with(|| (sentence.clone(), Blame::Us));
-                }
                 self.core.handle_concluded(now, result);
             }
         }
@@ -328,10 +326,10 @@ impl Hub {
     fn fetch(&self, source: ModelSource) {
         let (inputs, servers) = (self.inputs.clone(), self.sources(&source));
         tokio::spawn(async move {
-            let fetched = match servers {
-                Ok(servers) => fetch::fetch(&source.layout, source.shards, &servers).await,
-                Err(reason) => Err(reason),
-            };
+            let fetching = tokio::spawn(async move {
+                fetch::fetch(&source.layout, source.shards, &servers?).await
+            });
+            let fetched = end_of(fetching, "fetching the model").await.flatten();
             // It fails only when the hub has ended.
             let _ = inputs.send(Input::Fetched(fetched)).await;
         });
@@ -355,26 +353,31 @@ impl Hub {
     }
 
     fn conclude(&mut self, outcome: Outcome) {
-        if !outcome.ok && !outcome.stopped {
-            self.failure = Some((outcome.reason.clone(), outcome.blame));
-        }
         // A failed job has no model: what was fetched before is not its end.
         let values = self.model.take().filter(|_| outcome.ok);
-        let Some(mut folder) = self.folder.take() else { return };
-        let inputs = self.inputs.clone();
+        let (folder, inputs) = (self.folder.take(), self.inputs.clone());
         tokio::spawn(async move {
-            let written = tokio::task::spawn_blocking(move || {
+            let writing = tokio::task::spawn_blocking(move || {
+                let Some(mut folder) = folder else {
+                    let result = Err("the run has no folder to write its files to".to_owned());
+                    return Written { folder: None, summary: None, result };
+                };
                 let (summary, result) = folder.conclude(&outcome, values.as_deref());
-                Written { folder, summary, result }
+                Written { folder: Some(folder), summary, result }
             });
-            if let Ok(written) = written.await {
-                // It fails only when the hub has ended.
-                let _ = inputs.send(Input::Concluded(Box::new(written))).await;
-            }
+            let written = end_of(writing, "writing the run's files").await;
+            let written = written.unwrap_or_else(|fault| Written {
+                folder: None,
+                summary: None,
+                result: Err(fault),
+            });
+            // It fails only when the hub has ended.
+            let _ = inputs.send(Input::Concluded(Box::new(written))).await;
         });
     }
 
     fn ended(&mut self, ended: Ended) {
+        self.failure = ended.blame.map(|blame| (ended.reason.clone(), blame));
         let summary = self.summary.take();
         let last = Last { ended, summary, run_dir: self.run_dir.clone() };
         for id in std::mem::take(&mut self.watching) {
@@ -384,28 +387,52 @@ impl Hub {
         self.folder = None;
     }
 
-    /// Closes every connection in good order and waits until they are closed.
-    async fn part_from_all(&mut self, queue: &mut mpsc::Receiver<Input>) {
-        for link in self.links.values() {
+    fn close_done(&self, id: MemberId) {
+        if let Some(link) = self.links.get(&id) {
             link.close(CloseCode::Done, "the job is over".to_owned());
         }
+    }
+
+    /// Closes every connection in good order and waits until they are closed.
+    async fn part_from_all(&mut self, queue: &mut mpsc::Receiver<Input>) {
+        // Who has submitted the job may be about to ask how it ended: closed once it knows.
+        for (id, link) in &self.links {
+            if !self.submitted.contains(id) {
+                link.close(CloseCode::Done, "the job is over".to_owned());
+            }
+        }
+        let mut asking = std::pin::pin!(tokio::time::sleep(ASKING));
         while !self.links.is_empty() {
-            match queue.recv().await {
+            let input = tokio::select! {
+                input = queue.recv() => input,
+                () = &mut asking, if !self.submitted.is_empty() => {
+                    for id in std::mem::take(&mut self.submitted) {
+                        self.close_done(id);
+                    }
+                    continue;
+                }
+            };
+            match input {
                 Some(Input::Gone(id, _)) => self.forget(id),
                 Some(Input::Joined(_, link)) => {
                     link.close(CloseCode::Shutdown, "the coordinator is ending".to_owned());
                 }
-                // An operator that asks now still hears how the job ended.
-                Some(Input::Operator(id, FromOperator::Watch)) => {
+                Some(Input::Operator(id, FromOperator::Watch)) if self.submitted.contains(&id) => {
                     if let Some(last) = self.last.clone() {
                         self.tell_ended(id, &last);
                     }
+                    self.close_done(id);
                 }
                 Some(_) => {}
                 None => return,
             }
         }
     }
+}
+
+/// What a task gave, or one sentence about `doing` when it was lost: nobody waits for it in vain.
+async fn end_of<T>(task: JoinHandle<T>, doing: &str) -> Result<T, String> {
+    task.await.map_err(|error| format!("{doing} failed by a fault of our own: {error}"))
 }
 
 fn millis(duration: Duration) -> Millis {
@@ -424,4 +451,18 @@ async fn stream_model(
         queue.send(part).await.map_err(|_| "the operator is gone".to_owned())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_panics_is_an_error_that_says_what_it_did() {
+        let lost: JoinHandle<()> = tokio::task::spawn_blocking(|| panic!("the disk is odd"));
+        let line = end_of(lost, "writing the run's files").await.unwrap_err();
+        assert!(line.starts_with("writing the run's files failed"), "{line}");
+        assert!(line.contains("the disk is odd"), "{line}");
+        assert_eq!(end_of(tokio::spawn(async { 3 }), "counting").await, Ok(3));
+    }
 }

@@ -271,7 +271,7 @@ async fn finish(mut workers: Vec<Worker>, mut servers: Vec<Server>, stay: bool) 
         server.until(|m| *m == ToServer::Finish).await;
         server.say(FromServer::Final(figures(ServerId(number)))).await;
     }
-    let ended = Ended { ok: true, reason: "done at step 5".to_owned(), stay };
+    let ended = Ended { ok: true, blame: None, reason: "done at step 5".to_owned(), stay };
     for worker in &mut workers {
         worker.until(|m| *m == ToWorker::Ended(ended.clone())).await;
     }
@@ -427,6 +427,6 @@ async fn a_shutdown_before_training_tells_the_members_and_ends_in_good_order() {
     bench.shutdown.send(()).unwrap();
     let ended = worker.until(|m| matches!(m, ToWorker::Ended(_))).await;
     let reason = "stopped by a signal before training began".to_owned();
-    assert_eq!(ended, ToWorker::Ended(Ended { ok: false, reason, stay: false }));
+    assert_eq!(ended, ToWorker::Ended(Ended { ok: false, blame: None, reason, stay: false }));
     bench.running.await.unwrap().unwrap();
 }

@@ -54,7 +54,7 @@ pub struct Summary {
     pub wire_bytes_down: u64,
     /// Largest staleness seen on any shard.
     pub max_staleness: u64,
-    /// Whole pushes that shard 0 applied.
+    /// Whole pushes applied by the shard that applied most.
     pub pushes_applied: u64,
     /// Contributions refused for NaN or infinity, over all shards.
     pub contributions_refused: u64,

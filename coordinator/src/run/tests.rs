@@ -3,7 +3,6 @@
 use super::*;
 use crate::core::effects::Totals;
 use crate::core::time::Millis;
-use slackline_common::blame::Blame;
 use slackline_common::ids::Fingerprint;
 use slackline_common::ids::{SeatId, Version};
 use slackline_common::job::{
@@ -39,7 +38,6 @@ fn outcome() -> Outcome {
     Outcome {
         ok: true,
         reason: "done at step 9".to_owned(),
-        blame: Blame::Us,
         stopped: false,
         job_hash: job.hash(),
         job: Box::new(job),

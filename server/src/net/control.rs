@@ -312,20 +312,20 @@ impl Line<'_> {
                 self.home.finish(&ended.reason);
                 self.phase = Phase::Waiting;
                 self.report = ServerReport::default();
-                match (ended.stay, ended.ok) {
-                    (true, ok) => {
-                        let how = if ok { "is over" } else { "failed" };
+                match (ended.stay, ended.blame) {
+                    (true, blame) => {
+                        let how = if blame.is_none() { "is over" } else { "failed" };
                         tracing::info!("the job {how}: {}; waiting for the next", ended.reason);
                         return Ok(Next::Go);
                     }
-                    (false, true) => {
+                    (false, None) => {
                         tracing::info!("the job is over: {}", ended.reason);
                         close(&self.connection, CloseCode::Done, "the job is over");
                         return Ok(Next::End(End::Finished));
                     }
-                    (false, false) => {
+                    (false, Some(blame)) => {
                         close(&self.connection, CloseCode::Done, "the job is over");
-                        return Err(ServerError::JobFailed { reason: ended.reason });
+                        return Err(ServerError::JobFailed { reason: ended.reason, blame });
                     }
                 }
             }

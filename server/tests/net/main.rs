@@ -17,7 +17,8 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 fn ended(ok: bool, stay: bool) -> ToServer {
-    ToServer::Ended(Ended { ok, reason: "the end".to_owned(), stay })
+    let blame = (!ok).then_some(Blame::Us);
+    ToServer::Ended(Ended { ok, blame, reason: "the end".to_owned(), stay })
 }
 
 #[tokio::test]
@@ -295,10 +296,7 @@ async fn a_failed_job_ends_the_server_with_its_reason() {
     let bench = Bench::started(Mode::Bsp).await;
     bench.tell(ended(false, false)).await;
     let error = bench.outcome().await.unwrap_err();
-    assert_eq!(
-        (error.blame(), error.to_string()),
-        (Blame::Network, "the job ended: the end".into())
-    );
+    assert_eq!((error.blame(), error.to_string()), (Blame::Us, "the job ended: the end".into()));
 }
 
 #[tokio::test]

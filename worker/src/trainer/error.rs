@@ -49,6 +49,8 @@ pub enum WorkerError {
     Ended {
         /// The coordinator's words.
         reason: String,
+        /// Whose move it is, as the coordinator sees it.
+        blame: Blame,
     },
 }
 
@@ -69,7 +71,7 @@ impl WorkerError {
             Self::Data(error) => error.blame(),
             Self::Prefetch(error) => error.blame(),
             Self::Train(_) | Self::Thread(_) => Blame::Us,
-            Self::Ended { .. } => Blame::Network,
+            Self::Ended { blame, .. } => *blame,
         }
     }
 }

@@ -212,8 +212,10 @@ impl Worker {
                 tracing::info!("the job is over: {}", ended.reason);
                 match ended {
                     Ended { stay: true, .. } => Ok(After::Stay),
-                    Ended { ok: true, .. } => Ok(After::Exit),
-                    Ended { reason, .. } => Err(WorkerError::Ended { reason }),
+                    Ended { blame: None, .. } => Ok(After::Exit),
+                    Ended { reason, blame: Some(blame), .. } => {
+                        Err(WorkerError::Ended { reason, blame })
+                    }
                 }
             }
         }
@@ -364,9 +366,9 @@ async fn next_job(
                 return Ok(Some((job, Sender { seat, incarnation })));
             }
             Event::Message(ToWorker::Ended(Ended { stay: true, .. })) => {}
-            Event::Message(ToWorker::Ended(Ended { ok: true, .. })) => return Ok(None),
-            Event::Message(ToWorker::Ended(Ended { reason, .. })) => {
-                return Err(WorkerError::Ended { reason });
+            Event::Message(ToWorker::Ended(Ended { blame: None, .. })) => return Ok(None),
+            Event::Message(ToWorker::Ended(Ended { reason, blame: Some(blame), .. })) => {
+                return Err(WorkerError::Ended { reason, blame });
             }
             Event::Message(other) => tracing::debug!("message passed over: {other:?}"),
         }

@@ -36,7 +36,7 @@ impl Core {
         self.set_stage(now, Stage::Fetching);
         match self.model_source() {
             Ok(source) => self.effects.push_back(Effect::FetchModel(source)),
-            Err(reason) => self.end(now, false, reason, Blame::Us),
+            Err(reason) => self.fail(now, reason, Blame::Us),
         }
         true
     }
@@ -100,7 +100,7 @@ impl Core {
                 self.set_stage(now, Stage::Closing);
                 self.tell_servers(&ToServer::Finish);
             }
-            Err(reason) => self.end(now, false, reason, Blame::Network),
+            Err(reason) => self.fail(now, reason, Blame::Network),
         }
         self.advance(now);
     }
@@ -117,12 +117,17 @@ impl Core {
         };
         let progress = self.progress(now, None);
         self.effects.push_back(Effect::Progress(progress));
-        self.end(now, true, reason, Blame::Us);
+        self.end(now, true, reason, None);
         true
     }
 
+    /// The job cannot go on; `blame` becomes everybody's exit code.
+    pub(super) fn fail(&mut self, now: Millis, reason: String, blame: Blame) {
+        self.end(now, false, reason, Some(blame));
+    }
+
     /// The job is over; its files come next.
-    pub(super) fn end(&mut self, now: Millis, ok: bool, reason: String, blame: Blame) {
+    pub(super) fn end(&mut self, now: Millis, ok: bool, reason: String, blame: Option<Blame>) {
         let Some(run) = &mut self.run else { return };
         if run.stage == Stage::Concluding {
             return;
@@ -132,20 +137,19 @@ impl Core {
         }
         run.result = Some((ok, reason.clone(), blame));
         self.set_stage(now, Stage::Concluding);
-        self.event(now, !ok, "ended", reason.clone());
-        if let Some(outcome) = self.outcome(ok, reason, blame) {
+        self.event(now, blame.is_some(), "ended", reason.clone());
+        if let Some(outcome) = self.outcome(ok, reason) {
             self.effects.push_back(Effect::Conclude(Box::new(outcome)));
         }
     }
 
-    fn outcome(&self, ok: bool, reason: String, blame: Blame) -> Option<Outcome> {
+    fn outcome(&self, ok: bool, reason: String) -> Option<Outcome> {
         let run = self.run.as_ref()?;
         let first = run.training_from.unwrap_or_default();
         let shards = || run.servers.iter().flat_map(|place| &place.report.shards);
         Some(Outcome {
             ok,
             reason,
-            blame,
             stopped: run.stopped.is_some(),
             job: run.job.clone(),
             job_hash: run.hash,
@@ -159,7 +163,7 @@ impl Core {
             test: run.last_test.filter(|test| test.is_final),
             totals: self.totals(),
             max_staleness: self.max_staleness(),
-            pushes_applied: self.shard_zero().map_or(0, |shard| shard.pushes_applied),
+            pushes_applied: self.most(|shard| shard.pushes_applied),
             contributions_refused: shards()
                 .fold(0, |sum: u64, shard| sum.saturating_add(shard.contributions_refused)),
             seats_lost: run.lost.clone(),
@@ -170,7 +174,7 @@ impl Core {
     /// the file that could not be.
     pub fn handle_concluded(&mut self, now: Millis, written: Result<(), String>) {
         let Some(run) = &mut self.run else { return };
-        let Some((mut ok, mut reason, _)) = run.result.take() else { return };
+        let Some((mut ok, mut reason, mut blame)) = run.result.take() else { return };
         let stay = self.settings.stay;
         // With another job to come, who took no part just goes on waiting.
         let took_part: Vec<MemberId> = run
@@ -183,10 +187,11 @@ impl Core {
             self.event(now, true, "unwritten", fault.clone());
             reason = if ok { fault } else { format!("{reason}; {fault}") };
             ok = false;
+            blame = blame.or(Some(Blame::Us));
         }
         self.run = None;
         self.over = !stay;
-        self.tell_ended(&Ended { ok, reason, stay }, |id| !stay || took_part.contains(&id));
+        self.tell_ended(&Ended { ok, blame, reason, stay }, |id| !stay || took_part.contains(&id));
     }
 
     /// How a server is called in lines about it.

@@ -48,6 +48,7 @@ pub(super) fn check(job: &Job) -> Result<(), String> {
         (model, _) if model.layout().is_none() => {
             Err("the job's model has no layout; its sizes are too large".to_owned())
         }
+        (_, None) => Err("the job names no data to train its model on".to_owned()),
         _ => Ok(()),
     }
 }

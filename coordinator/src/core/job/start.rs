@@ -42,8 +42,6 @@ impl Core {
         if pairs.len() < free || servers < usize::from(run.job.servers) {
             return false;
         }
-        // A raw client of a job whose tensors are known has nothing to prepare.
-        let nothing_to_prepare = run.job.data.is_none() && !run.is_external();
         for (seat, id) in pairs {
             let Some(worker) = self.members.workers().get(&id) else { continue };
             let place = &mut run.seats[seat.index()];
@@ -53,10 +51,7 @@ impl Core {
                 member: Some(id),
                 card: worker.card.clone(),
                 incarnation,
-                standing: match nothing_to_prepare {
-                    true => Standing::Prepared,
-                    false => Standing::Preparing,
-                },
+                standing: Standing::Preparing,
                 report: WorkerReport::default(),
                 loss: f32::NAN,
                 samples: None,
@@ -251,13 +246,7 @@ impl Core {
 
     /// A server does not have the values that a seat says are staged: the seat is refused, and the
     /// next one's turn comes.
-    pub(super) fn init_refused(
-        &mut self,
-        now: Millis,
-        id: MemberId,
-        seat: SeatId,
-        sentence: &str,
-    ) {
+    pub(super) fn init_refused(&mut self, now: Millis, id: MemberId, seat: SeatId, sentence: &str) {
         let server = self.server_words(id);
         let Some(run) = &mut self.run else { return };
         if run.stage != Stage::Initialising || run.winner != Some(seat) {

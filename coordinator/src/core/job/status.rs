@@ -5,7 +5,6 @@ use super::{Core, Run, Stage, Standing, WAITING_LINE_MILLIS, seat_words, server_
 use crate::core::effects::{Totals, mode_text};
 use crate::core::membership::{Card, MemberId};
 use crate::core::time::Millis;
-use slackline_common::ids::ShardId;
 use slackline_common::job::Mode;
 use slackline_common::wire::control::{ClusterStatus, MemberStatus, Phase, ShardReport};
 
@@ -36,7 +35,7 @@ impl Core {
         status.payload_bytes_up = totals.payload_bytes_up;
         status.payload_bytes_down = totals.payload_bytes_down;
         status.max_staleness = self.max_staleness();
-        status.pushes_applied = self.shard_zero().map_or(0, |shard| shard.pushes_applied);
+        status.pushes_applied = self.most(|shard| shard.pushes_applied);
         status
     }
 
@@ -88,28 +87,30 @@ impl Core {
         all
     }
 
-    pub(super) fn shard_zero(&self) -> Option<&ShardReport> {
-        let first = self.run.as_ref()?.servers.first()?;
-        first.report.shards.iter().find(|report| report.shard == ShardId(0))
+    /// The largest of a figure over all shards. Whoever trains whole models pushes to every shard
+    /// alike; a raw client may push to some only, and then no fixed shard knows of all pushes.
+    pub(super) fn most(&self, figure: impl Fn(&ShardReport) -> u64) -> u64 {
+        let servers = self.run.iter().flat_map(|run| &run.servers);
+        servers.flat_map(|place| &place.report.shards).map(figure).max().unwrap_or(0)
     }
 
     /// Global step: versions in `bsp`, otherwise samples over the global batch.
     pub(super) fn step(&self) -> u64 {
         let Some(run) = &self.run else { return 0 };
-        self.shard_zero().map_or(0, |shard| match run.job.mode {
-            Mode::Bsp => shard.version.0,
-            Mode::Ssp { .. } | Mode::Asp { .. } => shard.samples / run.job.global_batch(),
-        })
+        match run.job.mode {
+            Mode::Bsp => self.most(|shard| shard.version.0),
+            Mode::Ssp { .. } | Mode::Asp { .. } => {
+                self.samples_applied() / run.job.global_batch().max(1)
+            }
+        }
     }
 
     pub(super) fn samples_applied(&self) -> u64 {
-        self.shard_zero().map_or(0, |shard| shard.samples)
+        self.most(|shard| shard.samples)
     }
 
     pub(super) fn max_staleness(&self) -> u64 {
-        let Some(run) = &self.run else { return 0 };
-        let shards = run.servers.iter().flat_map(|place| &place.report.shards);
-        shards.map(|shard| shard.max_staleness).max().unwrap_or(0)
+        self.most(|shard| shard.max_staleness)
     }
 
     /// Mean of the last training losses of the seats that were not lost; a lost one's is old.
@@ -180,7 +181,7 @@ impl Core {
             }),
             Stage::Fetching => vec![format!("waiting for the model ({waited})")],
             Stage::Closing => servers("say its last figures", &|place| !place.is_final),
-            Stage::Concluding => Vec::new(),
+            Stage::Concluding => vec![format!("writing the run's files ({waited})")],
         };
         lines.extend(run.occupants().filter_map(|(seat, occupant)| {
             let Standing::Departing { departed, .. } = &occupant.standing else { return None };

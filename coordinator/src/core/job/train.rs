@@ -279,7 +279,7 @@ impl Core {
         match self.run.as_ref().map(|run| run.stage) {
             Some(Stage::Closing) => self.on_server(id, |place| place.is_final = true),
             Some(Stage::Concluding) | None => {}
-            Some(_) => self.end(now, false, line, Blame::Network),
+            Some(_) => self.fail(now, line, Blame::Network),
         }
     }
 
@@ -344,7 +344,7 @@ impl Core {
         let Some(run) = &self.run else { return };
         let last = run.gone.iter().rev().find(|member| member.role == "worker");
         let last = last.and_then(|member| member.gone.clone()).unwrap_or_default();
-        self.end(now, false, format!("no worker is left; the last: {last}"), Blame::Network);
+        self.fail(now, format!("no worker is left; the last: {last}"), Blame::Network);
     }
 
     /// `server 1 (127.0.0.1:4433, NAME) missing since 12:03:04 UTC, last heard 5.2 s ago while
