@@ -50,13 +50,18 @@ def main():
                     stdout=subprocess.PIPE,
                     text=True,
                 ).stdout
-                rate = json.loads(line)["samples_per_cpu_second"]
+                figures = json.loads(line)
+                rate = figures["samples_per_cpu_second"]
                 rates.setdefault((model, name), []).append(rate)
+                plain = figures.get("samples_per_cpu_second_as_it_comes", rate)
+                rates.setdefault((model, name + " as it comes"), []).append(plain)
                 print(f"round {number + 1} {model} {name} {rate:.0f}", file=sys.stderr)
     for model in options.models.split(","):
         a, b = (rates[model, name] for name in ("slackline", "pytorch"))
+        plain = statistics.median(rates[model, "pytorch as it comes"])
         print(
-            f"{model}: slackline {statistics.median(a):.0f} ({max(a):.0f}), "
+            f"{model}: {statistics.median(a) / plain:.2f} x PyTorch as it comes ({plain:.0f}); "
+            f"in its faster memory format: slackline {statistics.median(a):.0f} ({max(a):.0f}), "
             f"pytorch {statistics.median(b):.0f} ({max(b):.0f}) samples per CPU second, median (best); "
             f"ratio of medians {statistics.median(a) / statistics.median(b):.2f}, "
             f"in one round {min(x / y for x, y in zip(a, b)):.2f} to {max(x / y for x, y in zip(a, b)):.2f}"
