@@ -105,7 +105,7 @@ pub(super) struct Run {
     pub(super) lost: Vec<SeatId>,
     pub(super) points: VecDeque<(Millis, u64)>,
     pub(super) gone: Vec<MemberStatus>,
-    /// As in [`Ended`]: `ok`, the reason, whose move it is.
+    /// As in `Ended`: `ok`, the reason, whose move it is.
     pub(super) result: Option<(bool, String, Option<Blame>)>,
 }
 
