@@ -10,7 +10,7 @@
 //! bytes of `f32` per second.
 #![expect(clippy::print_stdout, reason = "a table is what this program is for")]
 
-use slackline_common::codec::{CodecId, codec};
+use slackline_common::codec::{CodecId, plain};
 use slackline_common::job::OptimizerSpec;
 use slackline_common::kernels;
 use slackline_common::limits::BLOCK_ELEMENTS_MAX;
@@ -175,7 +175,7 @@ fn optimizer_measure(name: &str, bytes: usize, spec: OptimizerSpec, elements: us
 }
 
 fn codec_measures(id: CodecId, elements: usize) -> [Measure; 2] {
-    let codec = codec(id);
+    let codec = plain(id).expect("a format without parameters");
     let x = values(elements);
     let mut encoded = Vec::with_capacity(codec.encoded_len_max(elements));
     codec.encode(&x, &mut encoded);

@@ -80,7 +80,7 @@ impl Oracle {
         match request.kind {
             RequestKind::Push => self.handle_push(request),
             RequestKind::Leave => self.handle_gone(request.seat),
-            RequestKind::Pull | RequestKind::Init => {}
+            RequestKind::Pull | RequestKind::PullDeltas | RequestKind::Init => {}
         }
     }
 

@@ -4,7 +4,8 @@ use crate::random::Random;
 use slackline_common::codec::CodecId;
 use slackline_common::ids::{Incarnation, SeatId, ShardId};
 use slackline_common::job::{
-    Clip, Evaluate, Job, Length, Mode, OptimizerSpec, Reduce, Schedule, Wire,
+    Clip, Compress, Evaluate, Feedback, Job, Length, Mode, OptimizerSpec, Ramp, Reduce, Schedule,
+    Wire,
 };
 use slackline_common::layout::{Init, Layout, TensorSpec};
 use slackline_common::model::ModelSpec;
@@ -183,6 +184,11 @@ fn job(mode: Mode, workers: u16, servers: u16, is_exact: bool) -> Job {
         schedule: Schedule::default(),
         clip: Clip::default(),
         wire: Wire::default(),
+        compress: Compress::default(),
+        feedback: Feedback::default(),
+        ramp: Ramp::default(),
+        local: None,
+        in_flight: 1,
         evaluate: Evaluate::default(),
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::plan::{LIFE, Plan};
 use bytes::Bytes;
-use slackline_common::codec::{CodecId, codec};
+use slackline_common::codec::{CodecId, plain};
 use slackline_common::ids::{SeatId, ShardId, Step, Version};
 use slackline_common::wire::frame::{BlockEntry, Reply, ReplyKind, Request, RequestKind};
 use slackline_server::core::Token;
@@ -170,9 +170,9 @@ impl Worker {
                 let values: Vec<_> =
                     range.map(|element| plan.gradient(self.seat, self.step, element)).collect();
                 let before = body.len();
-                codec(plan.up).encode(&values, &mut body);
+                plain(plan.up).expect("a format without parameters").encode(&values, &mut body);
                 let bytes = (body.len() - before) as u32;
-                request.blocks.push(BlockEntry { block: *id, bytes, codec: plan.up });
+                request.blocks.push(BlockEntry::new(*id, bytes, plan.up));
             }
             request.body = Bytes::from(body);
             self.ask(request, wishes);
@@ -224,5 +224,5 @@ pub(crate) const fn request(kind: RequestKind, shard: ShardId, seat: SeatId) -> 
 /// All blocks of a shard, to be sent as they are.
 pub(crate) fn wanted(plan: &Plan, shard: ShardId) -> Vec<BlockEntry> {
     let blocks = plan.placement.blocks_of(shard).iter();
-    blocks.map(|id| BlockEntry { block: *id, bytes: 0, codec: CodecId::F32 }).collect()
+    blocks.map(|id| BlockEntry::new(*id, 0, CodecId::F32)).collect()
 }

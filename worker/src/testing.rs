@@ -4,7 +4,7 @@
 
 use crate::core::plan::Plan;
 use quinn::{Connection, Endpoint, RecvStream, SendStream};
-use slackline_common::codec::codec;
+use slackline_common::codec::{codec, plain};
 use slackline_common::ids::{Incarnation, LeaseId, SeatId, ShardId, Step, Term, Version};
 use slackline_common::job::Job;
 use slackline_common::layout::{Layout, TensorRole};
@@ -238,7 +238,7 @@ impl Shard {
                 self.push(request);
                 Some(self.ack())
             }
-            RequestKind::Pull => {
+            RequestKind::Pull | RequestKind::PullDeltas => {
                 let free = request.seat == NO_SEAT || self.left;
                 let may = request.step.0 <= self.clock && request.step.0 <= self.held_at;
                 (free || may).then(|| self.parameters(request))
@@ -308,7 +308,7 @@ impl Shard {
         for entry in &mut blocks {
             let range = self.plan.layout().blocks()[entry.block.index()].range();
             let before = body.len();
-            codec(entry.codec).encode(&self.values[range], &mut body);
+            plain(entry.codec).unwrap().encode(&self.values[range], &mut body);
             entry.bytes = u32::try_from(body.len() - before).unwrap();
             if self.job.clip.is_on() {
                 norms.push(self.norms[entry.block.index()]);

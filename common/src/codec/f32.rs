@@ -10,7 +10,7 @@
 //! Lossless for every bit pattern: the sign of zero, subnormals, infinities and the payload of a NaN
 //! all survive.
 
-use super::{Codec, CodecError, CodecId, check_length};
+use super::{Codec, CodecError, CodecId, PlainCodec, check_length};
 use crate::kernels::{FINITE_STRIDE, dispatch, is_special};
 
 /// The lossless format.
@@ -19,11 +19,7 @@ pub struct F32;
 
 const WIDTH: usize = 4;
 
-impl Codec for F32 {
-    fn id(&self) -> CodecId {
-        CodecId::F32
-    }
-
+impl PlainCodec for F32 {
     fn encoded_len_max(&self, elements: usize) -> usize {
         elements.saturating_mul(WIDTH)
     }
@@ -34,6 +30,16 @@ impl Codec for F32 {
         } else {
             out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
         }
+    }
+}
+
+impl Codec for F32 {
+    fn id(&self) -> CodecId {
+        CodecId::F32
+    }
+
+    fn element_bytes(&self) -> Option<usize> {
+        Some(WIDTH)
     }
 
     fn validate(&self, bytes: &[u8], elements: usize) -> Result<(), CodecError> {

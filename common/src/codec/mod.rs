@@ -3,19 +3,26 @@
 //! A codec's bytes say nothing about themselves: the codec's id and the number of elements travel in
 //! the frame's block entry, so both are arguments here. All formats are little-endian.
 //!
-//! What a lossy codec holds back is the caller's to keep: after `encode`, the residual is
+//! A receiver needs nothing but the id: [`codec`]. A sender says how to code with a [`CodecSpec`], which
+//! may have parameters, and [`Encoder`] names the id that came out.
+//!
+//! What a lossy codec holds back is the caller's to keep: after an encoding, the residual is
 //! `decode_add(bytes, -1.0, values)` on the values that were encoded.
 
 mod bf16;
+mod encoder;
 mod f16;
 mod f32;
 mod sixteen;
+mod spec;
 #[cfg(test)]
 mod tests;
 
 pub use self::bf16::Bf16;
+pub use self::encoder::{Draw, Encoder};
 pub use self::f16::F16;
 pub use self::f32::F32;
+pub use self::spec::{CodecSpec, Rounding, Select, ValueFormat};
 
 use crate::blame::Blame;
 use crate::layout::Dtype;
@@ -111,13 +118,6 @@ pub trait Codec: Send + Sync + fmt::Debug {
     /// The format's byte on the wire.
     fn id(&self) -> CodecId;
 
-    /// The most bytes [`encode`](Self::encode) appends for so many elements.
-    fn encoded_len_max(&self, elements: usize) -> usize;
-
-    /// Appends the encoded `values` to `out`. Allocates nothing when `out` has room for
-    /// [`encoded_len_max`](Self::encoded_len_max) more bytes.
-    fn encode(&self, values: &[f32], out: &mut Vec<u8>);
-
     /// Checks the length and every other rule of the format. Whether the values are finite is asked
     /// separately: a sender of NaN is not a sender of damaged bytes.
     ///
@@ -135,6 +135,19 @@ pub trait Codec: Send + Sync + fmt::Debug {
     /// As [`validate`](Self::validate) for `out.len()` elements; `out` is then untouched.
     fn decode(&self, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError>;
 
+    /// Bytes of one element, in formats that code each element by itself and in order: a block may be
+    /// decoded from pieces cut between elements.
+    fn element_bytes(&self) -> Option<usize> {
+        None
+    }
+
+    /// Calls `visit` with the position of every element that the bytes carry, in rising order: all of
+    /// them in a dense format. For bytes that [`validate`](Self::validate) takes.
+    fn for_each_sent(&self, bytes: &[u8], elements: usize, visit: &mut dyn FnMut(usize)) {
+        let _ = bytes;
+        (0..elements).for_each(visit);
+    }
+
     /// The values where they lie, if this machine can read them there: the same bits as
     /// [`decode`](Self::decode), without the copy.
     fn as_values<'a>(&self, bytes: &'a [u8]) -> Option<&'a [f32]> {
@@ -147,6 +160,25 @@ pub trait Codec: Send + Sync + fmt::Debug {
     /// # Errors
     /// As [`validate`](Self::validate) for `sum.len()` elements; `sum` is then untouched.
     fn decode_add(&self, bytes: &[u8], scale: f32, sum: &mut [f32]) -> Result<(), CodecError>;
+}
+
+/// A format without parameters, that may be asked for by its id alone.
+pub trait PlainCodec: Codec {
+    /// The most bytes [`encode`](Self::encode) appends for so many elements.
+    fn encoded_len_max(&self, elements: usize) -> usize;
+
+    /// Appends the encoded `values` to `out`. Allocates nothing when `out` has room for
+    /// [`encoded_len_max`](Self::encoded_len_max) more bytes.
+    fn encode(&self, values: &[f32], out: &mut Vec<u8>);
+}
+
+/// The codec of an id that may be asked for by its id alone: `f32`, `bf16`, `f16`.
+pub fn plain(id: CodecId) -> Option<&'static dyn PlainCodec> {
+    match id {
+        CodecId::F32 => Some(&F32),
+        CodecId::Bf16 => Some(&Bf16),
+        CodecId::F16 => Some(&F16),
+    }
 }
 
 /// The codec of an id.

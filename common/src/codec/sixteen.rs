@@ -84,17 +84,23 @@ macro_rules! sixteen_codec {
                 = $crate::codec::sixteen::decode_add::<$format>
         }
 
-        impl $crate::codec::Codec for $format {
-            fn id(&self) -> CodecId {
-                Self::ID
-            }
-
+        impl $crate::codec::PlainCodec for $format {
             fn encoded_len_max(&self, elements: usize) -> usize {
                 elements.saturating_mul($crate::codec::sixteen::WIDTH)
             }
 
             fn encode(&self, values: &[f32], out: &mut Vec<u8>) {
                 encode(values, out);
+            }
+        }
+
+        impl $crate::codec::Codec for $format {
+            fn id(&self) -> CodecId {
+                Self::ID
+            }
+
+            fn element_bytes(&self) -> Option<usize> {
+                Some($crate::codec::sixteen::WIDTH)
             }
 
             fn validate(&self, bytes: &[u8], elements: usize) -> Result<(), CodecError> {

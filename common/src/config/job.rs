@@ -7,8 +7,8 @@ use super::reader::{Document, read_file};
 use super::table::one_of;
 use super::values::Values;
 use crate::job::{
-    Clip, DataFormat, DataSource, DataSpec, Evaluate, Job, Length, Mode, OptimizerSpec, Reduce,
-    Schedule, ScheduleShape, Wire,
+    Clip, Compress, DataFormat, DataSource, DataSpec, Evaluate, Feedback, Job, Length, Mode,
+    OptimizerSpec, Ramp, Reduce, Schedule, ScheduleShape, Wire,
 };
 use crate::layout::Dtype;
 use crate::model::ModelSpec;
@@ -101,6 +101,11 @@ fn read(document: &mut Document) -> Job {
         clip,
         wire: wire(document),
         evaluate,
+        compress: Compress::default(),
+        feedback: Feedback::default(),
+        ramp: Ramp::default(),
+        local: None,
+        in_flight: 1,
     }
 }
 

@@ -4,6 +4,13 @@
 //! code that holds a [`Job`] never checks again. Their serde form is for the wire: bincode cannot
 //! read internally tagged enums, so no type here is one.
 
+mod exchange;
+
+pub use self::exchange::{
+    AnchorPull, Compress, CompressRule, Direction, Feedback, LADDER, Local, Ramp,
+    SMALL_TENSOR_ELEMENTS, TensorCoding, matches,
+};
+
 use crate::ids::Fingerprint;
 use crate::layout::Dtype;
 use crate::model::ModelSpec;
@@ -43,12 +50,36 @@ pub struct Job {
     pub wire: Wire,
     /// When the model is tested.
     pub evaluate: Evaluate,
+    /// How tensors are coded.
+    pub compress: Compress,
+    /// What becomes of what lossy codecs hold back.
+    pub feedback: Feedback,
+    /// The density of sparse codecs over time.
+    pub ramp: Ramp,
+    /// Present in `mode = "local"`: a step of the servers is then a round, and `mode` is how far apart
+    /// rounds may drift.
+    pub local: Option<Local>,
+    /// Steps of a worker under way at once, from 1: step `c` is computed on parameters that hold step
+    /// `c - in_flight`.
+    pub in_flight: u16,
 }
 
 impl Job {
     /// Samples of one global step: `workers × batch`.
     pub fn global_batch(&self) -> u64 {
         u64::from(self.workers) * u64::from(self.batch)
+    }
+
+    /// Samples of one step of the servers: those of a global step, times the local steps from one
+    /// push to the next.
+    pub fn server_step_samples(&self) -> u64 {
+        let steps = self.local.map_or(1, |local| local.steps / u32::from(local.fragments.max(1)));
+        self.global_batch() * u64::from(steps.max(1))
+    }
+
+    /// The word in the job file.
+    pub const fn mode_name(&self) -> &'static str {
+        if self.local.is_some() { "local" } else { self.mode.name() }
     }
 
     /// A hash of every field (of the job's control-message bytes), for comparing runs and refusing

@@ -11,6 +11,8 @@ use crate::codec::CodecId;
 use crate::ids::{BlockId, Incarnation, SeatId, ShardId, Step, Version};
 use bytes::{BufMut, Bytes};
 
+/// Publishes one reply may reach over: an entry has 24 bits for it.
+pub const PUBLISH_OFFSET_MAX: u32 = (1 << 24) - 1;
 /// The first two bytes of every frame: "SL".
 pub const MAGIC: [u8; 2] = *b"SL";
 /// Bytes of a request's fixed header.
@@ -32,6 +34,17 @@ pub enum RequestKind {
     Init = 3,
     /// This seat pushes no more: hold nobody back for it. Answered by [`ReplyKind::Ack`].
     Leave = 4,
+    /// Send what was published of these blocks since the publish that the seat holds, once it may
+    /// start `step`; answered by [`ReplyKind::Deltas`] or [`ReplyKind::Reference`]. Only in jobs that
+    /// publish deltas ([`Job::sends_deltas`](crate::job::Job::sends_deltas)).
+    PullDeltas = 5,
+}
+
+impl RequestKind {
+    /// Whether it asks for numbers and changes nothing.
+    pub const fn is_pull(self) -> bool {
+        matches!(self, Self::Pull | Self::PullDeltas)
+    }
 }
 
 /// What a reply says.
@@ -44,6 +57,11 @@ pub enum ReplyKind {
     Parameters = 2,
     /// Not done; the body is a sentence in UTF-8 and `refusal` its kind.
     Refused = 3,
+    /// What to add to the blocks asked for, publish after publish: every entry names its publish by
+    /// its distance from the one held, in rising order. A block without an entry has not changed.
+    Deltas = 4,
+    /// All of the blocks asked for as every seat holds them at `publish`, in `f32`.
+    Reference = 5,
 }
 
 /// Why a shard refused a request. The words of the sentence may change; these numbers may not.
@@ -82,6 +100,15 @@ pub struct BlockEntry {
     pub bytes: u32,
     /// How they are coded; in a pull, the codec wanted.
     pub codec: CodecId,
+    /// Deltas: how many publishes after the one held this is, from 1; below 2²⁴. Else 0.
+    pub publish_offset: u32,
+}
+
+impl BlockEntry {
+    /// An entry outside of deltas.
+    pub const fn new(block: BlockId, bytes: u32, codec: CodecId) -> Self {
+        Self { block, bytes, codec, publish_offset: 0 }
+    }
 }
 
 /// What a seat asks of a shard.
@@ -99,7 +126,8 @@ pub struct Request {
     pub incarnation: Incarnation,
     /// Push: the step the gradients belong to. Pull: the step the seat wants to start.
     pub step: Step,
-    /// Push: the version the gradients were computed on. Pull: the version the seat holds.
+    /// Push: the version the gradients were computed on. Pull: the version the seat holds. A pull of
+    /// deltas: the publish the seat holds; `u64::MAX` for none.
     pub version: Version,
     /// Push: samples behind the gradients; the same in every part of a step.
     pub samples: u32,
@@ -124,7 +152,10 @@ pub struct Reply {
     pub version: Version,
     /// The slowest live seat's clock when the reply was made.
     pub slowest: Step,
+    /// Deltas and reference: the publish that the seat holds with this reply. Else 0.
+    pub publish: u64,
     /// Parameters, when the job clips: squared norm of the last gradient of each block in `blocks`.
+    /// Deltas and reference: of each block asked for, in that order.
     pub norms: Vec<f64>,
     /// The blocks, in body order.
     pub blocks: Vec<BlockEntry>,
@@ -217,6 +248,7 @@ impl Reply {
             refusal: Refusal::None,
             version,
             slowest,
+            publish: 0,
             norms: Vec::new(),
             blocks: Vec::new(),
             body: Bytes::new(),
@@ -246,7 +278,7 @@ impl Reply {
         out.put_u64_le(self.slowest.0);
         out.put_u32_le(count(self.norms.len()));
         out.put_u32_le(count(self.body.len()));
-        out.put_u64_le(0);
+        out.put_u64_le(self.publish);
         put_tail(&mut out, &self.blocks, &self.norms);
         out
     }
@@ -284,7 +316,7 @@ fn put_tail(out: &mut Vec<u8>, blocks: &[BlockEntry], norms: &[f64]) {
         out.put_u32_le(entry.block.0);
         out.put_u32_le(entry.bytes);
         out.put_u8(entry.codec as u8);
-        out.put_slice(&[0; 3]);
+        out.put_slice(&entry.publish_offset.to_le_bytes()[..3]);
     }
     norms.iter().for_each(|norm| out.put_f64_le(*norm));
 }

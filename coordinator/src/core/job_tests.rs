@@ -5,8 +5,8 @@ use crate::core::effects::Outcome;
 use slackline_common::blame::Blame;
 use slackline_common::ids::{Incarnation, ServerId, ShardId, Step, Version};
 use slackline_common::job::{
-    Clip, DataFormat, DataSource, DataSpec, Evaluate, Length, Mode, OptimizerSpec, Reduce,
-    Schedule, Wire,
+    Clip, Compress, DataFormat, DataSource, DataSpec, Evaluate, Feedback, Length, Mode,
+    OptimizerSpec, Ramp, Reduce, Schedule, Wire,
 };
 use slackline_common::layout::{Init, Layout, TensorSpec};
 use slackline_common::lease::Lease;
@@ -52,6 +52,11 @@ fn job(workers: u16, servers: u16, mode: Mode) -> Box<Job> {
         schedule: Schedule::default(),
         clip: Clip::default(),
         wire: Wire::default(),
+        compress: Compress::default(),
+        feedback: Feedback::default(),
+        ramp: Ramp::default(),
+        local: None,
+        in_flight: 1,
         evaluate: Evaluate::default(),
     })
 }

@@ -140,7 +140,7 @@ async fn pull(
     let lost = |error: quinn::ConnectionError| describe_close_from(who, &error).to_string();
     let broken = |what: String| format!("{who}: {what}");
     let (mut send, mut receive) = connection.open_bi().await.map_err(lost)?;
-    let entry = |block: &BlockId| BlockEntry { block: *block, bytes: 0, codec: CodecId::F32 };
+    let entry = |block: &BlockId| BlockEntry::new(*block, 0, CodecId::F32);
     let request = Request {
         kind: RequestKind::Pull,
         last: false,
@@ -172,7 +172,9 @@ fn take(layout: &Layout, ids: &[BlockId], reply: &Reply, values: &mut [f32]) -> 
     match reply.kind {
         ReplyKind::Parameters => {}
         ReplyKind::Refused => return Err(format!("refuses the model: {}", reply.sentence())),
-        ReplyKind::Ack => return Err("acknowledges a pull instead of answering it".to_owned()),
+        ReplyKind::Ack | ReplyKind::Deltas | ReplyKind::Reference => {
+            return Err("answers a pull of whole values with something else".to_owned());
+        }
     }
     if !reply.blocks.iter().map(|entry| &entry.block).eq(ids) {
         return Err(format!("sent {} blocks, not the {} asked for", reply.blocks.len(), ids.len()));

@@ -9,7 +9,8 @@ use slackline_common::blame::Blame;
 use slackline_common::config::{AfterJob, CertificatePaths, CoordinatorConfig, Log};
 use slackline_common::ids::{SeatId, ServerId, ShardId, Step, Version};
 use slackline_common::job::{
-    Clip, Evaluate, Job, Length, Mode, OptimizerSpec, Reduce, Schedule, Wire,
+    Clip, Compress, Evaluate, Feedback, Job, Length, Mode, OptimizerSpec, Ramp, Reduce, Schedule,
+    Wire,
 };
 use slackline_common::layout::{Init, Layout, TensorSpec};
 use slackline_common::model::ModelSpec;
@@ -79,6 +80,11 @@ fn job(name: &str, workers: u16, servers: u16) -> Box<Job> {
         schedule: Schedule::default(),
         clip: Clip::default(),
         wire: Wire::default(),
+        compress: Compress::default(),
+        feedback: Feedback::default(),
+        ramp: Ramp::default(),
+        local: None,
+        in_flight: 1,
         evaluate: Evaluate::default(),
     })
 }
@@ -232,6 +238,7 @@ fn answer_pulls(connection: Connection) {
                 refusal: Refusal::None,
                 version: Version(1),
                 slowest: Step(0),
+                publish: 0,
                 norms: Vec::new(),
                 blocks,
                 body: body.into(),

@@ -6,7 +6,8 @@ use crate::core::time::Millis;
 use slackline_common::ids::Fingerprint;
 use slackline_common::ids::{SeatId, Version};
 use slackline_common::job::{
-    Clip, Evaluate, Job, Length, Mode, OptimizerSpec, Reduce, Schedule, Wire,
+    Clip, Compress, Evaluate, Feedback, Job, Length, Mode, OptimizerSpec, Ramp, Reduce, Schedule,
+    Wire,
 };
 use slackline_common::layout::{Init, Layout, TensorSpec};
 use slackline_common::model::ModelSpec;
@@ -33,6 +34,11 @@ fn outcome() -> Outcome {
         schedule: Schedule::default(),
         clip: Clip::default(),
         wire: Wire::default(),
+        compress: Compress::default(),
+        feedback: Feedback::default(),
+        ramp: Ramp::default(),
+        local: None,
+        in_flight: 1,
         evaluate: Evaluate::default(),
     };
     Outcome {

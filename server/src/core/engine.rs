@@ -138,7 +138,7 @@ impl Engine {
     /// and the count of duplicates. A record must be applied before the next request is admitted.
     pub fn admit(&mut self, request: Request, token: Token) -> Admission {
         let record = match request.kind {
-            RequestKind::Pull => return self.admit_pull(request, token),
+            RequestKind::Pull | RequestKind::PullDeltas => return self.admit_pull(request, token),
             RequestKind::Push => Record::Push(request.into()),
             RequestKind::Leave => {
                 Record::Leave { seat: request.seat, incarnation: request.incarnation }
@@ -373,7 +373,7 @@ impl Engine {
 
     /// How a push moves the model when it is applied on arrival.
     fn arrival(&self, push: &Push) -> Arrival {
-        let global_batch = self.job.global_batch().max(1);
+        let global_batch = self.job.server_step_samples().max(1);
         let step = self.samples / global_batch;
         let mut rate = self.job.optimizer.learning_rate() * self.job.schedule.factor(step);
         if self.job.mode == (Mode::Asp { scale_by_staleness: true }) {

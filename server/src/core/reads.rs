@@ -6,7 +6,7 @@
 use super::check::Verdict;
 use super::clock::{SeatState, Token};
 use super::engine::{Admission, Effect, Engine, refuse};
-use slackline_common::codec::codec;
+use slackline_common::codec::plain;
 use slackline_common::ids::{SeatId, Step};
 use slackline_common::limits::{
     FRAME_BODY_BYTES_MAX, PULLS_WAITING_PER_SEAT_MAX, PULLS_WITHOUT_SEAT_MAX, STEPS_OPEN_MAX,
@@ -71,7 +71,9 @@ impl Engine {
         let mut bytes = 0;
         for entry in &request.blocks {
             let at = self.check_block(seat, *entry)?;
-            bytes += codec(entry.codec).encoded_len_max(self.store.blocks()[at].len);
+            bytes += plain(entry.codec)
+                .expect("a format without parameters")
+                .encoded_len_max(self.store.blocks()[at].len);
             if bytes > FRAME_BODY_BYTES_MAX {
                 let sentence = format!(
                     "{seat} asks for more than {FRAME_BODY_BYTES_MAX} bytes in one pull: split it"
@@ -99,7 +101,9 @@ impl Engine {
             Vec::new()
         };
         let bytes = |(entry, at): (&BlockEntry, &usize)| {
-            codec(entry.codec).encoded_len_max(self.store.blocks()[*at].len)
+            plain(entry.codec)
+                .expect("a format without parameters")
+                .encoded_len_max(self.store.blocks()[*at].len)
         };
         let mut buffer = self.pool.take(blocks.iter().zip(&at).map(bytes).sum());
         for (entry, at) in blocks.iter_mut().zip(&at) {

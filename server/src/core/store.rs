@@ -9,7 +9,7 @@
 //! samples alone, not on arrival or placement. [`Reduce::Sum`] leaves out weights and division.
 
 use super::ledger::Kept;
-use slackline_common::codec::codec;
+use slackline_common::codec::{codec, plain};
 use slackline_common::ids::BlockId;
 use slackline_common::job::{Job, Reduce};
 use slackline_common::kernels::sum_of_squares;
@@ -137,7 +137,7 @@ impl Store {
     /// Encodes one block at the end of `out`.
     pub(super) fn encode(&self, at: usize, entry: &mut BlockEntry, out: &mut Vec<u8>) {
         let before = out.len();
-        codec(entry.codec).encode(self.values(at), out);
+        plain(entry.codec).expect("a format without parameters").encode(self.values(at), out);
         entry.bytes = u32::try_from(out.len() - before).expect("a block has at most 1 MiB");
     }
 

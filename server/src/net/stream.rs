@@ -71,7 +71,7 @@ pub async fn serve(
         return Ok(());
     };
     // A pull may wait long for slower seats: it must not take the place of a push.
-    let _permit = (request.kind != RequestKind::Pull).then_some(permit);
+    let _permit = (!request.kind.is_pull()).then_some(permit);
     let (reply, _room) = match check(caller, &request) {
         Err((refusal, sentence)) => (Reply::refused(refusal, sentence), None),
         Ok(()) => {

@@ -4,11 +4,12 @@
 
 use bytes::Bytes;
 use quinn::{Connection, Endpoint};
-use slackline_common::codec::{CodecId, codec};
+use slackline_common::codec::{CodecId, F32, PlainCodec};
 use slackline_common::config::{CertificatePaths, Log, ServerConfig};
 use slackline_common::ids::{BlockId, Incarnation, SeatId, ServerId, ShardId, Step, Term, Version};
 use slackline_common::job::{
-    Clip, Evaluate, Job, Length, Mode, OptimizerSpec, Reduce, Schedule, Wire,
+    Clip, Compress, Evaluate, Feedback, Job, Length, Mode, OptimizerSpec, Ramp, Reduce, Schedule,
+    Wire,
 };
 use slackline_common::layout::{Init, Layout, TensorSpec};
 use slackline_common::model::ModelSpec;
@@ -49,6 +50,11 @@ pub(crate) fn job(mode: Mode) -> Job {
         schedule: Schedule::default(),
         clip: Clip::default(),
         wire: Wire::default(),
+        compress: Compress::default(),
+        feedback: Feedback::default(),
+        ramp: Ramp::default(),
+        local: None,
+        in_flight: 1,
         evaluate: Evaluate::default(),
     }
 }
@@ -313,10 +319,10 @@ impl Worker {
             let before = body.len();
             if kind != RequestKind::Pull {
                 let values = vec![value; layout().blocks()[block.index()].len];
-                codec(CodecId::F32).encode(&values, &mut body);
+                F32.encode(&values, &mut body);
             }
             let bytes = u32::try_from(body.len() - before).unwrap();
-            request.blocks.push(BlockEntry { block, bytes, codec: CodecId::F32 });
+            request.blocks.push(BlockEntry::new(block, bytes, CodecId::F32));
         }
         request.body = body.into();
         request

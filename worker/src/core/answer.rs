@@ -162,6 +162,7 @@ const fn element_bytes(id: CodecId) -> usize {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use slackline_common::codec::{Bf16, F32, PlainCodec};
     use slackline_common::ids::{BlockId, Step, Version};
     use slackline_common::wire::frame::{Refusal, ReplyKind};
 
@@ -169,9 +170,9 @@ mod tests {
     fn reply() -> (Reply, Vec<f32>) {
         let values: Vec<f32> = (0u8..20).map(f32::from).collect();
         let mut body = Vec::new();
-        codec(CodecId::F32).encode(&values[..13], &mut body);
-        codec(CodecId::Bf16).encode(&values[13..], &mut body);
-        let entry = |block, bytes, codec| BlockEntry { block: BlockId(block), bytes, codec };
+        F32.encode(&values[..13], &mut body);
+        Bf16.encode(&values[13..], &mut body);
+        let entry = |block, bytes, codec| BlockEntry::new(BlockId(block), bytes, codec);
         let blocks = vec![entry(3, 52, CodecId::F32), entry(8, 14, CodecId::Bf16)];
         let base = Reply::ack(Version(2), Step(1));
         let kind = ReplyKind::Parameters;

@@ -2,7 +2,7 @@
 //! closes a part when it is full or when the shard's last block of the step is in it.
 
 use crate::core::plan::Plan;
-use slackline_common::codec::{CodecId, codec};
+use slackline_common::codec::{CodecId, plain};
 use slackline_common::ids::{Incarnation, SeatId, ShardId, Step, TensorId, Version};
 use slackline_common::layout::Block;
 use slackline_common::limits::{BLOCK_ELEMENTS_MAX, FRAME_BLOCKS_MAX, FRAME_BODY_BYTES_MAX};
@@ -126,7 +126,10 @@ impl Bundler {
             RequestKind::Init => CodecId::F32,
             _ => self.plan.up(block.tensor),
         };
-        let (format, shard) = (codec(id), self.plan.placement().shard_of(block.id));
+        let (format, shard) = (
+            plain(id).expect("a format without parameters"),
+            self.plan.placement().shard_of(block.id),
+        );
         let bytes_max = format.encoded_len_max(block.len);
         let open = &self.open[shard.index()];
         assert!(open.missing > 0, "a block comes once, and was announced");
@@ -140,7 +143,7 @@ impl Bundler {
         format.encode(values, &mut body.bytes);
         let filled = body.bytes.len();
         let bytes = u32::try_from(filled - before).expect("one block is at most a frame");
-        open.blocks.push(BlockEntry { block: block.id, bytes, codec: id });
+        open.blocks.push(BlockEntry::new(block.id, bytes, id));
         open.missing -= 1;
         if open.missing == 0 || filled >= BODY_BYTES_FULL {
             self.close(shard);
@@ -182,6 +185,7 @@ impl Bundler {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use slackline_common::codec::codec;
     use slackline_common::job::Wire;
     use slackline_common::layout::{Dtype, Init, Layout, TensorSpec};
 

@@ -1,6 +1,6 @@
 //! What lives where and travels how: a layout, its placement, and the number format of each tensor.
 
-use slackline_common::codec::{CodecId, codec};
+use slackline_common::codec::{CodecId, plain};
 use slackline_common::ids::{ServerId, ShardId, TensorId};
 use slackline_common::job::Wire;
 use slackline_common::layout::{Dtype, Layout};
@@ -95,8 +95,8 @@ impl Plan {
             }
             let id = self.down(block.tensor);
             let (entry, bytes) = (
-                BlockEntry { block: block.id, bytes: 0, codec: id },
-                codec(id).encoded_len_max(block.len),
+                BlockEntry::new(block.id, 0, id),
+                plain(id).expect("a format without parameters").encoded_len_max(block.len),
             );
             let shard = self.placement.shard_of(block.id);
             let slot = &mut open[shard.index()];
@@ -124,8 +124,9 @@ impl Plan {
             let id = blocks.min_by_key(|id| self.layout.blocks()[id.index()].len)?;
             let block = &self.layout.blocks()[id.index()];
             let format = self.down(block.tensor);
-            let entry = BlockEntry { block: block.id, bytes: 0, codec: format };
-            let bytes = codec(format).encoded_len_max(block.len);
+            let entry = BlockEntry::new(block.id, 0, format);
+            let bytes =
+                plain(format).expect("a format without parameters").encoded_len_max(block.len);
             Some(Group { shard, blocks: vec![entry], bytes })
         };
         self.shards().filter_map(smallest).collect()

@@ -63,7 +63,7 @@ impl fmt::Display for Overdue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let phase = match self.kind {
             RequestKind::Push => "pushing",
-            RequestKind::Pull => "pulling for",
+            RequestKind::Pull | RequestKind::PullDeltas => "pulling for",
             RequestKind::Init => "staging first values at",
             RequestKind::Leave => "leaving after",
         };
@@ -122,7 +122,7 @@ impl Session {
         };
         self.peers[server.index()].waiting.insert(number, waiting);
         match request.kind {
-            RequestKind::Pull => {}
+            RequestKind::Pull | RequestKind::PullDeltas => {}
             RequestKind::Push => {
                 self.unacknowledged += 1;
                 self.totals.payload_bytes_up += body;
@@ -137,7 +137,7 @@ impl Session {
         let Some(waiting) = self.close(ticket) else { return };
         let slowest = self.slowest.entry(waiting.shard).or_default();
         *slowest = reply.slowest.max(*slowest);
-        if waiting.kind == RequestKind::Pull {
+        if waiting.kind.is_pull() {
             self.totals.payload_bytes_down +=
                 reply.blocks.iter().map(|entry| u64::from(entry.bytes)).sum::<u64>();
             self.totals.staleness = waiting.step.0.saturating_sub(reply.slowest.0);
@@ -151,7 +151,7 @@ impl Session {
 
     fn close(&mut self, ticket: Ticket) -> Option<Waiting> {
         let waiting = self.peers[ticket.server.index()].waiting.remove(&ticket.number)?;
-        if waiting.kind != RequestKind::Pull {
+        if !waiting.kind.is_pull() {
             self.unacknowledged -= 1;
         }
         Some(waiting)
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!((session.unacknowledged(), session.bytes_outstanding()), (1, 400));
         session.handle_reply(push, &Reply::ack(Version(1), Step(3)));
         assert_eq!((session.unacknowledged(), session.bytes_outstanding()), (0, 300));
-        let entry = |bytes| BlockEntry { block: BlockId(0), bytes, codec: CodecId::F32 };
+        let entry = |bytes| BlockEntry::new(BlockId(0), bytes, CodecId::F32);
         let blocks = vec![entry(200), entry(50)];
         session.handle_reply(pull, &Reply { blocks, ..Reply::ack(Version(1), Step(3)) });
         assert_eq!(session.bytes_outstanding(), 0);

@@ -402,7 +402,7 @@ impl Inner {
         let link = &self.links[overdue.server.index()];
         let reason = match (lock(&link.line).connection.close_reason(), overdue.kind) {
             (Some(error), _) => describe_close_from("it", &error).to_string(),
-            (None, RequestKind::Pull) => {
+            (None, RequestKind::Pull | RequestKind::PullDeltas) => {
                 "its connection is alive: slower seats hold the step back, see `slackline status`"
                     .to_owned()
             }
@@ -419,7 +419,7 @@ async fn round_trip(
     link: &Link,
 ) -> Result<Answer, Cut> {
     let (mut send, mut recv) = connection.open_bi().await.map_err(Cut::Lost)?;
-    if request.kind == RequestKind::Pull {
+    if request.kind.is_pull() {
         // It fails only for a stream that is closed already, which the write reports.
         drop(send.set_priority(PULL_PRIORITY));
     }

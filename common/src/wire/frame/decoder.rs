@@ -2,8 +2,8 @@
 //! them. Every length is checked before anything is buffered for it.
 
 use super::{
-    BLOCK_ENTRY_BYTES, BlockEntry, FrameError, MAGIC, REPLY_HEADER_BYTES, REQUEST_HEADER_BYTES,
-    Refusal, Reply, ReplyKind, Request, RequestKind,
+    BLOCK_ENTRY_BYTES, BlockEntry, FrameError, MAGIC, PUBLISH_OFFSET_MAX, REPLY_HEADER_BYTES,
+    REQUEST_HEADER_BYTES, Refusal, Reply, ReplyKind, Request, RequestKind,
 };
 use crate::codec::CodecId;
 use crate::ids::{BlockId, Incarnation, SeatId, ShardId, Step, Version};
@@ -27,6 +27,9 @@ pub trait Frame: Sized {
 
     /// Whether the table's byte counts add up to the body.
     fn body_is_blocks(&self) -> bool;
+
+    /// Whether entries may name publishes: 1 and up, in rising order.
+    fn has_publishes(&self) -> bool;
 }
 
 /// What follows a header.
@@ -81,6 +84,7 @@ impl Frame for Request {
             2 => RequestKind::Pull,
             3 => RequestKind::Init,
             4 => RequestKind::Leave,
+            5 => RequestKind::PullDeltas,
             got => return unknown("kind", got.into()),
         };
         let last = match header.get_u8() {
@@ -126,6 +130,10 @@ impl Frame for Request {
     fn body_is_blocks(&self) -> bool {
         true
     }
+
+    fn has_publishes(&self) -> bool {
+        false
+    }
 }
 
 impl Frame for Reply {
@@ -137,6 +145,8 @@ impl Frame for Reply {
             1 => ReplyKind::Ack,
             2 => ReplyKind::Parameters,
             3 => ReplyKind::Refused,
+            4 => ReplyKind::Deltas,
+            5 => ReplyKind::Reference,
             got => return unknown("kind", got.into()),
         };
         let refusal = match header.get_u8() {
@@ -156,12 +166,12 @@ impl Frame for Reply {
         let version = Version(header.get_u64_le());
         let slowest = Step(header.get_u64_le());
         let sizes = Sizes::check(blocks, header.get_u32_le(), header.get_u32_le())?;
-        match header.get_u64_le() {
-            0 => {}
-            got => return unknown("reserved field", got),
+        let publish = header.get_u64_le();
+        if publish != 0 && !matches!(kind, ReplyKind::Deltas | ReplyKind::Reference) {
+            return unknown("publish of a reply without deltas", publish);
         }
         let (norms, blocks, body) = (Vec::new(), Vec::new(), Bytes::new());
-        Ok((Self { kind, refusal, version, slowest, norms, blocks, body }, sizes))
+        Ok((Self { kind, refusal, version, slowest, publish, norms, blocks, body }, sizes))
     }
 
     fn finish(&mut self, blocks: Vec<BlockEntry>, norms: Vec<f64>, body: Bytes) {
@@ -170,6 +180,10 @@ impl Frame for Reply {
 
     fn body_is_blocks(&self) -> bool {
         self.kind != ReplyKind::Refused
+    }
+
+    fn has_publishes(&self) -> bool {
+        self.kind == ReplyKind::Deltas
     }
 }
 
@@ -231,8 +245,15 @@ impl<F: Frame> Decoder<F> {
         }
         let mut head = self.head.as_slice();
         let mut blocks = Vec::with_capacity(sizes.blocks);
+        let least = u32::from(frame.has_publishes());
         for _ in 0..sizes.blocks {
-            blocks.push(parse_entry(&mut head)?);
+            let entry = parse_entry(&mut head)?;
+            let before = blocks.last().map_or(least, |entry: &BlockEntry| entry.publish_offset);
+            let most = if frame.has_publishes() { PUBLISH_OFFSET_MAX } else { 0 };
+            if !(before..=most).contains(&entry.publish_offset) {
+                return unknown("publish of a block", entry.publish_offset.into());
+            }
+            blocks.push(entry);
         }
         let norms = (0..sizes.norms).map(|_| head.get_f64_le()).collect();
         let total: u64 = blocks.iter().map(|entry| u64::from(entry.bytes)).sum();
@@ -320,9 +341,6 @@ fn parse_entry(head: &mut &[u8]) -> Result<BlockEntry, FrameError> {
     let Ok(codec) = CodecId::try_from(codec) else {
         return unknown("codec", codec.into());
     };
-    let padding = [head.get_u8(), head.get_u8(), head.get_u8()];
-    if padding != [0; 3] {
-        return unknown("padding", u64::from(padding[0].max(padding[1]).max(padding[2])));
-    }
-    Ok(BlockEntry { block, bytes, codec })
+    let publish_offset = u32::from_le_bytes([head.get_u8(), head.get_u8(), head.get_u8(), 0]);
+    Ok(BlockEntry { block, bytes, codec, publish_offset })
 }

@@ -3,7 +3,7 @@ use crate::wire::pool::BufferPool;
 use proptest::prelude::*;
 
 fn push() -> Request {
-    let entry = |block, bytes| BlockEntry { block: BlockId(block), bytes, codec: CodecId::F32 };
+    let entry = |block, bytes| BlockEntry::new(BlockId(block), bytes, CodecId::F32);
     Request {
         kind: RequestKind::Push,
         last: true,
@@ -26,6 +26,7 @@ fn reply() -> Reply {
         refusal: Refusal::None,
         version: Version(8),
         slowest: Step(7),
+        publish: 0,
         norms: vec![1.0, 2.0],
         blocks: push().blocks,
         body: push().body,
@@ -100,6 +101,59 @@ fn parameters_frame_bytes_are_pinned() {
     assert_eq!(hex(&reply().encode_head()), head.concat());
 }
 
+/// Two publishes of one block and none of another.
+fn deltas() -> Reply {
+    let entry = |publish_offset| BlockEntry { publish_offset, ..reply().blocks[0] };
+    let (kind, blocks) = (ReplyKind::Deltas, vec![entry(1), entry(0x01_0203)]);
+    Reply { kind, publish: 300_000, blocks, body: push().body.slice(..8), ..reply() }
+}
+
+#[test]
+fn deltas_frame_bytes_are_pinned() {
+    let head = [
+        "534c",
+        "04",
+        "00",
+        "02000000",
+        "0800000000000000",
+        "0700000000000000",
+        "02000000",
+        "08000000",
+        "e093040000000000",
+        "07000000",
+        "04000000",
+        "01",
+        "010000",
+        "07000000",
+        "04000000",
+        "01",
+        "030201",
+        "000000000000f03f",
+        "0000000000000040",
+    ];
+    assert_eq!(hex(&deltas().encode_head()), head.concat());
+    let bytes = [deltas().encode_head(), deltas().body.to_vec()].concat();
+    assert_eq!(decode::<Reply>(&[&bytes]), Ok(deltas()));
+}
+
+#[test]
+fn publishes_out_of_place_or_order_are_refused() {
+    let with = |kind, offsets: [u32; 2]| {
+        let entries = deltas().blocks.into_iter().zip(offsets);
+        let blocks = entries.map(|(e, publish_offset)| BlockEntry { publish_offset, ..e });
+        let reply = Reply { kind, publish: 0, blocks: blocks.collect(), ..deltas() };
+        decode::<Reply>(&[&reply.encode_head(), &reply.body])
+    };
+    let refused = |got| Err(FrameError::Unknown { field: "publish of a block", got });
+    assert!(with(ReplyKind::Deltas, [1, 1]).is_ok());
+    assert_eq!(with(ReplyKind::Deltas, [2, 1]), refused(1));
+    assert_eq!(with(ReplyKind::Deltas, [0, 1]), refused(0));
+    assert_eq!(with(ReplyKind::Parameters, [0, 1]), refused(1));
+    let error = decode::<Reply>(&[&Reply { publish: 9, ..reply() }.encode_head()]).unwrap_err();
+    let field = "publish of a reply without deltas";
+    assert_eq!(error, FrameError::Unknown { field, got: 9 });
+}
+
 #[test]
 fn a_frame_survives_every_cut() {
     let bytes = [push().encode_head(), push().body.to_vec()].concat();
@@ -155,7 +209,7 @@ fn each_broken_rule_is_named() {
     check(47, 255, "body bytes; at most");
     check(44, 11, "12 bytes together, its body 11");
     check(56, 200, "codec is 200");
-    check(57, 1, "padding is 1");
+    check(57, 1, "publish of a block is 1");
     let mut long = [push().encode_head(), push().body.to_vec()].concat();
     long.push(0);
     assert_eq!(decode::<Request>(&[&long]), Err(FrameError::TrailingBytes));

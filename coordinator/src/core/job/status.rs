@@ -100,7 +100,7 @@ impl Core {
         match run.job.mode {
             Mode::Bsp => self.most(|shard| shard.version.0),
             Mode::Ssp { .. } | Mode::Asp { .. } => {
-                self.samples_applied() / run.job.global_batch().max(1)
+                self.samples_applied() / run.job.server_step_samples().max(1)
             }
         }
     }

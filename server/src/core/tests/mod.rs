@@ -11,10 +11,11 @@ mod sameness;
 use super::{Effect, EngineSpec, Record, Token, Verdict};
 use crate::shard::Shard;
 use bytes::Bytes;
-use slackline_common::codec::{CodecId, codec};
+use slackline_common::codec::{CodecId, codec, plain};
 use slackline_common::ids::{BlockId, Fingerprint, Incarnation, SeatId, ShardId, Step, Version};
 use slackline_common::job::{
-    Clip, Evaluate, Job, Length, Mode, OptimizerSpec, Reduce, Schedule, Wire,
+    Clip, Compress, Evaluate, Feedback, Job, Length, Mode, OptimizerSpec, Ramp, Reduce, Schedule,
+    Wire,
 };
 use slackline_common::layout::{Init, Layout, TensorSpec};
 use slackline_common::model::ModelSpec;
@@ -41,6 +42,11 @@ pub(super) fn job(mode: Mode, workers: u16, optimizer: OptimizerSpec) -> Job {
         schedule: Schedule::default(),
         clip: Clip::default(),
         wire: Wire::default(),
+        compress: Compress::default(),
+        feedback: Feedback::default(),
+        ramp: Ramp::default(),
+        local: None,
+        in_flight: 1,
         evaluate: Evaluate::default(),
     }
 }
@@ -136,9 +142,9 @@ impl Cluster {
         for id in ids {
             let range = self.layout.blocks()[id.index()].range();
             let before = body.len();
-            codec(self.up).encode(&values[range], &mut body);
+            plain(self.up).unwrap().encode(&values[range], &mut body);
             let bytes = (body.len() - before) as u32;
-            request.blocks.push(BlockEntry { block: *id, bytes, codec: self.up });
+            request.blocks.push(BlockEntry::new(*id, bytes, self.up));
         }
         request.body = Bytes::from(body);
     }
@@ -203,7 +209,7 @@ impl Cluster {
 
     pub(super) fn wanted(&self, shard: u16, codec: CodecId) -> Vec<BlockEntry> {
         let blocks = self.placement.blocks_of(ShardId(shard));
-        blocks.iter().map(|id| BlockEntry { block: *id, bytes: 0, codec }).collect()
+        blocks.iter().map(|id| BlockEntry::new(*id, 0, codec)).collect()
     }
 
     pub(super) fn hashes(&self) -> Vec<Fingerprint> {

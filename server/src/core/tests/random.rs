@@ -28,11 +28,7 @@ fn any_request() -> impl Strategy<Value = Request> {
                 let codec = CodecId::ALL[codec_at];
                 let width = if codec == CodecId::F32 { 4 } else { 2 };
                 let bytes = lens[block as usize] * width + usize::from(!fits);
-                request.blocks.push(BlockEntry {
-                    block: BlockId(block),
-                    bytes: bytes as u32,
-                    codec,
-                });
+                request.blocks.push(BlockEntry::new(BlockId(block), bytes as u32, codec));
                 body.resize(body.len() + bytes, fill);
             }
             if fill % 7 == 0 {
