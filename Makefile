@@ -1,6 +1,6 @@
 # Every target is one sentence here and in `make help`. CONTRIBUTING.md says when to use which.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check fix bench
+.PHONY: help setup build demo test check fuzz fix bench
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 14
@@ -19,6 +19,9 @@ test: setup ## Run all tests, after building everything they start
 
 check: setup ## Format, lints, docs, purity of the core, licences: everything short of tests
 	@./scripts/check.sh
+
+fuzz: setup ## Feed every decoder made-up bytes, FUZZ_SECONDS (60) each; a failing input is kept
+	@./scripts/fuzz.sh
 
 fix: setup ## Format the code in place
 	@./scripts/cargo.sh fmt --all

@@ -5,7 +5,7 @@ set -euo pipefail
 rust_minor_min=95 # the workspace's rust-version is 1.95
 
 need_packages=()
-command -v cc >/dev/null 2>&1 || need_packages+=(build-essential)
+command -v cc >/dev/null 2>&1 && command -v c++ >/dev/null 2>&1 || need_packages+=(build-essential)
 command -v pkg-config >/dev/null 2>&1 || need_packages+=(pkg-config)
 command -v curl >/dev/null 2>&1 || need_packages+=(curl ca-certificates)
 pkg-config --exists openblas 2>/dev/null || need_packages+=(libopenblas-dev)
