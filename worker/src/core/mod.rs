@@ -6,6 +6,7 @@
 
 pub mod agenda;
 pub mod answer;
+pub mod auto;
 pub mod bundle;
 pub mod pipeline;
 pub mod plan;
