@@ -197,6 +197,8 @@ fn bytes_per_element(spec: &CodecSpec) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::cast_possible_truncation, reason = "small made-up numbers")]
+
     use super::*;
 
     /// A machine and a link: what steps take on them.
