@@ -53,8 +53,10 @@ fn anchor(document: &mut Document) -> Option<AnchorPull> {
         return None;
     }
     let values = document.section(&LOCAL_ANCHOR);
-    // Both were found: what was refused has no number.
-    values.number("probability").and(values.number("strength"))?;
+    // A number that was refused is absent, and its fault is named.
+    if values.number("probability").is_none() || values.number("strength").is_none() {
+        return None;
+    }
     let pull =
         AnchorPull { probability: values.f32("probability"), strength: values.f32("strength") };
     let share = pull.strength / pull.probability;
