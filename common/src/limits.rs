@@ -42,6 +42,10 @@ pub const LEASE_BATCHES_MAX: u32 = 1 << 20;
 pub const PUSH_SAMPLES_MAX: u32 = 1 << 24;
 /// Largest staleness bound a job may set.
 pub const STALENESS_MAX: u64 = 1 << 20;
+/// Most rules of a job about how tensors are coded.
+pub const COMPRESS_RULES_MAX: usize = 256;
+/// Most local steps of a round.
+pub const LOCAL_STEPS_MAX: u32 = 65_536;
 /// Largest file a config or job may be.
 pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// Most connections one endpoint keeps before it refuses new ones.

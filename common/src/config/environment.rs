@@ -9,7 +9,7 @@ use toml::{Table, Value};
 /// Environment variables that start like this are ours; the rest is the names of the key's path in
 /// any case, `__` between them.
 pub const ENVIRONMENT_PREFIX: &str = "SLACKLINE__";
-/// Most names in the path of one override; no file nests deeper than 2.
+/// Most names in the path of one override; no file nests deeper than 3.
 const PATH_NAMES_MAX: usize = 8;
 
 /// One value that replaces the file's.
@@ -75,15 +75,35 @@ impl Override {
         Ok(Self { path, raw: raw.trim().to_owned(), source })
     }
 
-    /// Puts the value where the path leads, making sections on the way.
+    /// Puts the value where the path leads, making sections on the way. A number leads to that table
+    /// of a list, from 0.
     pub(super) fn apply(&self, table: &mut Table) -> Result<(), ConfigErrors> {
         let (last, sections) = self.path.split_last().expect("`new` refuses an empty path");
+        let refuse = |rule: String| {
+            Err(ConfigErrors::of_override(&self.source, &self.path.join("."), &rule))
+        };
         let mut at = table;
-        for (depth, name) in sections.iter().enumerate() {
-            let below = at.entry(name.clone()).or_insert_with(|| Value::Table(Table::new()));
+        let mut names = sections.iter().enumerate();
+        while let Some((depth, name)) = names.next() {
+            if self.raw.is_empty() && !at.contains_key(name) {
+                return Ok(());
+            }
+            let shown = |depth: usize| self.path[..=depth].join(".");
+            let mut below = at.entry(name.clone()).or_insert_with(|| Value::Table(Table::new()));
+            let mut depth = depth;
+            if let Value::Array(list) = below {
+                let Some((index_depth, index)) = names.next() else {
+                    return refuse(format!("{} is a list: replace it whole", shown(depth)));
+                };
+                let count = list.len();
+                let Some(one) = index.parse().ok().and_then(|at: usize| list.get_mut(at)) else {
+                    let rule = format!("{} is a list of {count}, from 0", shown(depth));
+                    return refuse(rule);
+                };
+                (below, depth) = (one, index_depth);
+            }
             let Value::Table(below) = below else {
-                let rule = format!("{} is a value, not a section", self.path[..=depth].join("."));
-                return Err(ConfigErrors::of_override(&self.source, &self.path.join("."), &rule));
+                return refuse(format!("{} is a value, not a section", shown(depth)));
             };
             at = below;
         }

@@ -1,10 +1,11 @@
 //! The keys of a job file.
 
+use super::exchange_table::{COMPRESS, FEEDBACK, LOCAL, RAMP};
 use super::table::Fallback::{Absent, Is, Required};
 use super::table::{Key, Kind, Section, Variant, key};
 use crate::limits::{
     EPOCHS_MAX, MODEL_LAYERS_MAX, MODEL_SIZE_MAX, PUSH_SAMPLES_MAX, SEATS_MAX, SERVERS_MAX,
-    STALENESS_MAX, STEPS_MAX, TRANSFORMER_CONTEXT_MAX,
+    STALENESS_MAX, STEPS_MAX, STEPS_OPEN_MAX, TRANSFORMER_CONTEXT_MAX,
 };
 use std::ops::Bound::Excluded;
 
@@ -13,8 +14,8 @@ const DTYPES: &[&str] = &["f32", "bf16", "f16"];
 /// One size of a model.
 const SIZE: Kind = sized(1, MODEL_SIZE_MAX);
 const CLASSES: Kind = sized(2, MODEL_SIZE_MAX);
-const STEPS: Kind = Kind::Integer { min: 1, max: STEPS_MAX };
-const STEPS_OR_NONE: Kind = Kind::Integer { min: 0, max: STEPS_MAX };
+pub(super) const STEPS: Kind = Kind::Integer { min: 1, max: STEPS_MAX };
+pub(super) const STEPS_OR_NONE: Kind = Kind::Integer { min: 0, max: STEPS_MAX };
 
 const fn sized(min: u64, max: u32) -> Kind {
     Kind::Integer { min, max: max as u64 }
@@ -30,15 +31,17 @@ pub(super) static JOB: Section = Section::file(
         key("name", Kind::Name, Required, "name of the run and of its folder"),
         key(
             "mode",
-            Kind::Word { words: &["bsp", "ssp", "asp"], reserved: &["local"] },
+            Kind::word(&["bsp", "ssp", "asp", "local"]),
             Required,
-            "how far workers may drift apart: not at all, by `staleness` steps, without bound",
+            "how far workers may drift apart: not at all, by `staleness` steps, without bound, or by \
+             rounds of local steps",
         ),
         key(
             "staleness",
             Kind::Integer { min: 0, max: STALENESS_MAX },
             Absent,
-            "steps a worker may be ahead of the slowest; needed for ssp, refused otherwise",
+            "steps a worker may be ahead of the slowest; needed for ssp; in local mode rounds, where \
+             absent means none ahead; refused otherwise",
         ),
         key(
             "scale_by_staleness",
@@ -88,15 +91,21 @@ pub(super) static JOB: Section = Section::file(
             Is("\"mean\""),
             "how the contributions of one step become one update",
         ),
+        key(
+            "in_flight",
+            Kind::Integer { min: 1, max: STEPS_OPEN_MAX },
+            Is("1"),
+            "steps of a worker under way at once: step c is computed on parameters that hold step \
+             c - in_flight, so that a long round trip costs no throughput",
+        ),
     ],
-    &[&MODEL, &DATA, &OPTIMIZER, &SCHEDULE, &CLIP, &WIRE, &EVALUATE],
+    &[
+        &MODEL, &DATA, &OPTIMIZER, &SCHEDULE, &CLIP, &WIRE, &COMPRESS, &FEEDBACK, &RAMP, &LOCAL,
+        &EVALUATE,
+    ],
 );
 
 pub(super) static MODEL: Section = Section {
-    name: "model",
-    doc: "What is trained.",
-    required: true,
-    keys: &[],
     kinds: &[
         Variant {
             name: "softmax",
@@ -147,8 +156,7 @@ pub(super) static MODEL: Section = Section {
         },
         Variant { name: "external", doc: "tensors that clients bring", keys: &[] },
     ],
-    kind_fallback: None,
-    sections: &[],
+    ..Section::plain("model", "What is trained.", true, &[])
 };
 
 pub(super) static DATA: Section = Section::plain(
@@ -184,28 +192,49 @@ const EPSILON: Key = key("epsilon", Kind::POSITIVE, Is("1e-8"), "added to the ro
 const BETA1: Key = key("beta1", Kind::DECAY, Is("0.9"), "decay of the mean");
 const BETA2: Key = key("beta2", Kind::DECAY, Is("0.999"), "decay of the mean square");
 
+pub(super) const SGD: Variant =
+    Variant { name: "sgd", doc: "plain gradient descent", keys: &[RATE, DECAY] };
+pub(super) const MOMENTUM: Variant = Variant {
+    name: "momentum",
+    doc: "heavy ball",
+    keys: &[
+        RATE,
+        key("momentum", Kind::DECAY, Is("0.9"), "decay of the velocity"),
+        DECAY,
+        key("nesterov", Kind::Flag, Is("false"), "look ahead; needs momentum above 0"),
+    ],
+};
+pub(super) const ADAM: Variant = Variant {
+    name: "adam",
+    doc: "Kingma and Ba, 2015",
+    keys: &[RATE, BETA1, BETA2, EPSILON, DECAY],
+};
+pub(super) const ADAMW: Variant = Variant {
+    name: "adamw",
+    doc: "Loshchilov and Hutter, 2019",
+    keys: &[
+        RATE,
+        BETA1,
+        BETA2,
+        EPSILON,
+        key(
+            "weight_decay",
+            Kind::NOT_NEGATIVE,
+            Is("0.01"),
+            "w -= rate × weight_decay × w, apart from the gradient",
+        ),
+    ],
+};
+
 pub(super) static OPTIMIZER: Section = Section {
-    name: "optimizer",
-    doc: "The servers' optimizer. Defaults are PyTorch's, momentum apart.",
-    required: true,
-    keys: &[],
     kinds: &[
         Variant {
             name: "add",
             doc: "w += rate × push: accumulation, no gradient descent",
             keys: &[key("learning_rate", Kind::NonZero, Required, "factor of every push")],
         },
-        Variant { name: "sgd", doc: "plain gradient descent", keys: &[RATE, DECAY] },
-        Variant {
-            name: "momentum",
-            doc: "heavy ball",
-            keys: &[
-                RATE,
-                key("momentum", Kind::DECAY, Is("0.9"), "decay of the velocity"),
-                DECAY,
-                key("nesterov", Kind::Flag, Is("false"), "look ahead; needs momentum above 0"),
-            ],
-        },
+        SGD,
+        MOMENTUM,
         Variant {
             name: "adagrad",
             doc: "Duchi et al., 2011",
@@ -221,42 +250,18 @@ pub(super) static OPTIMIZER: Section = Section {
                 DECAY,
             ],
         },
-        Variant {
-            name: "adam",
-            doc: "Kingma and Ba, 2015",
-            keys: &[RATE, BETA1, BETA2, EPSILON, DECAY],
-        },
-        Variant {
-            name: "adamw",
-            doc: "Loshchilov and Hutter, 2019",
-            keys: &[
-                RATE,
-                BETA1,
-                BETA2,
-                EPSILON,
-                key(
-                    "weight_decay",
-                    Kind::NOT_NEGATIVE,
-                    Is("0.01"),
-                    "w -= rate × weight_decay × w, apart from the gradient",
-                ),
-            ],
-        },
+        ADAM,
+        ADAMW,
     ],
-    kind_fallback: None,
-    sections: &[],
+    ..Section::plain(
+        "optimizer",
+        "The servers' optimizer; in local mode the outer one. Defaults are PyTorch's, momentum apart.",
+        true,
+        &[],
+    )
 };
 
 pub(super) static SCHEDULE: Section = Section {
-    name: "schedule",
-    doc: "The factor of the learning rate at a global step.",
-    required: false,
-    keys: &[key(
-        "warmup_steps",
-        STEPS_OR_NONE,
-        Is("0"),
-        "steps of linear rise from 1 / warmup_steps to 1",
-    )],
     kinds: &[
         Variant { name: "constant", doc: "always 1", keys: &[] },
         Variant {
@@ -287,7 +292,18 @@ pub(super) static SCHEDULE: Section = Section {
         },
     ],
     kind_fallback: Some("constant"),
-    sections: &[],
+    ..Section::plain(
+        "schedule",
+        "The factor of the learning rate at a global step; in local mode of the workers' rate: the \
+         servers' stays as it is.",
+        false,
+        &[key(
+            "warmup_steps",
+            STEPS_OR_NONE,
+            Is("0"),
+            "steps of linear rise from 1 / warmup_steps to 1",
+        )],
+    )
 };
 
 pub(super) static CLIP: Section = Section::plain(

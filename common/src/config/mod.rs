@@ -5,12 +5,13 @@
 //! the rule. Unknown keys are refused, because a typo in `staleness` would silently be a different
 //! experiment.
 //!
-//! Read in this order: `table` (what a key is) → `job_table`, `node_table` (all keys) → `reader`,
+//! Read in this order: `table` (what a key is) → `job_table`, `exchange_table`, `node_table` (all keys) → `reader`,
 //! `values` (text and tables to checked values) → `environment` (values from outside the file) → `job`,
 //! `node` (checked values to types, and the rules between keys).
 
 mod environment;
 mod errors;
+mod exchange_table;
 mod job;
 mod job_table;
 mod node;

@@ -1,8 +1,8 @@
 //! Walks a TOML table by the tables of [`super::table`] and collects every fault of a file.
 
 use super::environment::Override;
-use super::table::{Fallback, Key, Kind, NAME_BYTES_MAX, Section};
-use super::values::{Refusal, Values, check};
+use super::table::{Fallback, Key, Kind, NAME_BYTES_MAX, Section, one_of};
+use super::values::{Values, check, join};
 use super::{ConfigError, ConfigErrors};
 use crate::limits::CONFIG_BYTES_MAX;
 use std::collections::BTreeMap;
@@ -15,6 +15,8 @@ use toml::{Table, Value};
 const SHOWN_CHARACTERS_MAX: usize = 80;
 /// A name this many edits away (or a third of its length) is taken for a slip.
 const EDITS_MAX: usize = 2;
+/// Most names in a path whose line is kept; a deeper one has no key.
+const LINE_NAMES_MAX: usize = 4;
 
 /// A file being read.
 #[derive(Debug)]
@@ -26,6 +28,19 @@ pub(super) struct Document {
     /// Overrides by path.
     overrides: BTreeMap<String, Override>,
     errors: Vec<ConfigError>,
+}
+
+/// What a file says where a section may repeat.
+#[derive(Debug)]
+pub(super) enum Repeated {
+    /// Nothing.
+    Absent,
+    /// What is neither.
+    Refused,
+    /// A text in place of the tables, not checked yet.
+    Text(String),
+    /// The tables, in order.
+    Tables(Vec<Values>),
 }
 
 /// Reads a whole file into text, in one line when that fails.
@@ -84,52 +99,108 @@ impl Document {
 
     /// Whether the file has the section at all.
     pub(super) fn has(&self, section: &Section) -> bool {
-        self.table.contains_key(section.name)
+        self.lookup(section.name).is_some()
+    }
+
+    /// What stands at a path; a number leads into a list.
+    fn lookup(&self, path: &str) -> Option<&Value> {
+        let mut names = path.split('.');
+        let first = self.table.get(names.next()?)?;
+        names.try_fold(first, |at, name| match at {
+            Value::Array(list) => list.get(name.parse::<usize>().ok()?),
+            at => at.get(name),
+        })
     }
 
     /// Reads one section: every key of its table is checked, every other key is refused.
     pub(super) fn section(&mut self, section: &'static Section) -> Values {
-        let table = if section.name.is_empty() {
-            self.table.clone()
-        } else {
-            match self.table.get(section.name) {
-                Some(Value::Table(table)) => table.clone(),
-                Some(other) => {
-                    let rule = format!("must be a section, not {}", type_of(other));
-                    self.push(section.name, shown_value(other), rule);
-                    return Values::default();
-                }
-                None if section.required => {
-                    let rule = format!("missing section [{}]: {}", section.name, section.doc);
-                    self.push(section.name, String::new(), rule);
-                    return Values::default();
-                }
-                None => Table::new(),
+        if section.name.is_empty() {
+            let table = self.table.clone();
+            return self.table(section, "", &table);
+        }
+        match self.lookup(section.name).cloned() {
+            Some(Value::Table(table)) => self.table(section, section.name, &table),
+            Some(other) => {
+                let rule = format!("must be a section, not {}", type_of(&other));
+                self.push(section.name, shown_value(&other), rule);
+                Values::default()
             }
+            None if section.required => {
+                let rule = format!("missing section {}: {}", section.heading(), section.doc);
+                self.push(section.name, String::new(), rule);
+                Values::default()
+            }
+            None => self.table(section, section.name, &Table::new()),
+        }
+    }
+
+    /// Reads a section that may repeat; each table as [`section`](Self::section) reads one.
+    pub(super) fn repeated(&mut self, section: &'static Section) -> Repeated {
+        let repeats = section.repeats.expect("a section that repeats says how");
+        let written = match self.lookup(section.name).cloned() {
+            None => return Repeated::Absent,
+            Some(Value::String(text)) => return Repeated::Text(text),
+            Some(written) => written,
         };
-        let mut values = Values::default();
-        let kind = self.kind_of(section, &table);
+        let note = match &written {
+            Value::Array(list) if (1..=repeats.most).contains(&list.len()) => {
+                let tables = list.iter().enumerate();
+                let read = |(index, one): (usize, &Value)| {
+                    let path = join(section.name, &index.to_string());
+                    if let Value::Table(table) = one {
+                        return self.table(section, &path, table);
+                    }
+                    let rule = format!("must be a table, not {}", type_of(one));
+                    self.push(&path, shown_value(one), rule);
+                    Values::default()
+                };
+                return Repeated::Tables(tables.map(read).collect());
+            }
+            Value::Array(list) => format!("; there are {}", list.len()),
+            other => format!(", not {}", type_of(other)),
+        };
+        // A list of tables would be shown as far as it fits, which says nothing.
+        let seen = if written.is_array() { String::new() } else { shown_value(&written) };
+        let rule = format!(
+            "must be {}, or 1 to {} tables {}{note}",
+            repeats.text,
+            repeats.most,
+            section.heading()
+        );
+        self.push(section.name, seen, rule);
+        Repeated::Refused
+    }
+
+    /// Reads a table that stands at `path` as a section.
+    pub(super) fn table(&mut self, section: &'static Section, path: &str, table: &Table) -> Values {
+        let mut values = Values { at: path.to_owned(), ..Values::default() };
+        let kind = self.kind_of(section, path, table);
         values.kind = kind.flatten();
         let variant = values.kind.and_then(|name| section.variant(name));
         for key in section.keys.iter().chain(variant.map_or(&[][..], |variant| variant.keys)) {
-            self.value(section, key, &table, &mut values);
+            self.value(key, table, &mut values);
         }
         // When the kind itself is refused, nobody knows which keys are unknown.
         if kind.is_some() {
-            self.refuse_unknown(section, values.kind, &table);
+            self.refuse_unknown(section, &values, table);
         }
         values
     }
 
     /// `None`: the kind was refused. `Some(None)`: the section has no kinds.
-    fn kind_of(&mut self, section: &Section, table: &Table) -> Option<Option<&'static str>> {
+    fn kind_of(
+        &mut self,
+        section: &Section,
+        path: &str,
+        table: &Table,
+    ) -> Option<Option<&'static str>> {
         if section.kinds.is_empty() {
             return Some(None);
         }
         let names: Vec<_> = section.kinds.iter().map(|variant| variant.name).collect();
-        let path = section.path("kind");
-        let rule = format!("must be {}", super::table::one_of(&names));
-        match table.get("kind") {
+        let path = join(path, section.selector);
+        let rule = format!("must be {}", one_of(&names));
+        match table.get(section.selector) {
             None if section.kind_fallback.is_some() => Some(section.kind_fallback),
             None => {
                 self.push(&path, String::new(), format!("missing: it {rule}"));
@@ -149,8 +220,8 @@ impl Document {
         }
     }
 
-    fn value(&mut self, section: &Section, key: &'static Key, table: &Table, to: &mut Values) {
-        let path = section.path(key.name);
+    fn value(&mut self, key: &'static Key, table: &Table, to: &mut Values) {
+        let path = to.path(key.name);
         let value = match (table.get(key.name), key.fallback) {
             (Some(value), _) => {
                 to.given.insert(key.name);
@@ -167,16 +238,9 @@ impl Document {
         };
         match check(key.kind, &value) {
             Ok(checked) => drop(to.values.insert(key.name, checked)),
-            Err(Refusal::Rule(note)) => {
+            Err(note) => {
                 let rule = format!("must be {}{note}", key.kind.rule());
                 self.push(&path, shown_value(&value), rule);
-            }
-            Err(Refusal::Reserved(word, instead)) => {
-                let rule = format!(
-                    "{} = {word:?} is not available in this version: use {instead}",
-                    key.name
-                );
-                self.push(&path, String::new(), rule);
             }
         }
     }
@@ -191,40 +255,37 @@ impl Document {
         }
     }
 
-    fn refuse_unknown(&mut self, section: &Section, kind: Option<&str>, table: &Table) {
-        let variant = kind.and_then(|name| section.variant(name));
+    fn refuse_unknown(&mut self, section: &Section, values: &Values, table: &Table) {
+        let variant = values.kind.and_then(|name| section.variant(name));
         let keys = section.keys.iter().chain(variant.map_or(&[][..], |variant| variant.keys));
         let mut known: Vec<&str> = keys.map(|key| key.name).collect();
-        known.extend(section.sections.iter().map(|below| below.name));
+        known.extend(section.sections.iter().map(|below| below.last_name()));
         if !section.kinds.is_empty() {
-            known.push("kind");
+            known.push(section.selector);
         }
         for (name, _) in table.iter().filter(|(name, _)| !known.contains(&name.as_str())) {
-            let rule = format!("unknown key{}", hint(section, name, kind, &known));
-            self.push(&section.path(&shown_key(name)), String::new(), rule);
+            let rule = format!("unknown key{}", hint(section, name, values.kind, &known));
+            self.push(&values.path(&shown_key(name)), String::new(), rule);
         }
     }
 
     /// Records a fault that concerns the key at `path`, with the value seen there.
     pub(super) fn refuse(&mut self, path: &str, rule: impl Into<String>) {
-        let seen = path.split('.').try_fold(None, |at: Option<&Value>, name| match at {
-            None => self.table.get(name).map(Some),
-            Some(at) => at.get(name).map(Some),
-        });
-        let seen = seen.flatten().filter(|value| !value.is_table());
+        let seen = self.lookup(path).filter(|value| !value.is_table());
         let seen = seen.map(shown_value).unwrap_or_default();
         self.push(path, seen, rule.into());
     }
 
     fn push(&mut self, path: &str, seen: String, rule: String) {
-        // An override of the key itself, or of the section around it.
-        let source = self
-            .overrides
-            .get(path)
-            .or_else(|| path.rsplit_once('.').and_then(|(section, _)| self.overrides.get(section)));
+        // The key itself and the sections around it: any of them may be overridden, and a key that
+        // is missing has the line of its section.
+        let around =
+            || std::iter::successors(Some(path), |path| path.rsplit_once('.').map(|(at, _)| at));
+        let source = around().find_map(|path| self.overrides.get(path));
+        let line = around().find_map(|path| self.lines.get(path).copied());
         self.errors.push(ConfigError {
             file: self.file.clone(),
-            line: if source.is_some() { None } else { self.lines.get(path).copied() },
+            line: if source.is_some() { None } else { line },
             key: path.to_owned(),
             seen,
             rule,
@@ -238,25 +299,21 @@ impl Document {
     }
 }
 
-/// Where an unknown key may belong: another kind, a section below, a near name, or what there is.
+/// Where an unknown key may belong: another kind, a near name, a section below, or what there is.
 fn hint(section: &Section, name: &str, kind: Option<&str>, known: &[&str]) -> String {
     let has = |keys: &[Key]| keys.iter().any(|key| key.name == name);
     let kinds: Vec<_> =
         section.kinds.iter().filter(|other| has(other.keys)).map(|other| other.name).collect();
     if let (Some(kind), false) = (kind, kinds.is_empty()) {
-        let them = super::table::one_of(&kinds);
-        return format!(" of kind = {kind:?}: it belongs to kind = {them}");
+        let (selector, them) = (section.selector, one_of(&kinds));
+        return format!(" of {selector} = {kind:?}: it belongs to {selector} = {them}");
     }
     let near = did_you_mean(name, known);
     if !near.is_empty() {
         return near;
     }
-    let below = section
-        .sections
-        .iter()
-        .find(|below| has(below.keys) || below.kinds.iter().any(|variant| has(variant.keys)));
-    match below {
-        Some(below) => format!(": it belongs into [{}]", below.name),
+    match section.below_with_key(name) {
+        Some(below) => format!(": it belongs into {}", below.heading()),
         None => format!("; known here: {}", known.join(", ")),
     }
 }
@@ -316,22 +373,41 @@ fn cut(text: &str) -> String {
     short
 }
 
-/// Lines of all keys down to the keys of sections. Called for text that parses.
+/// Lines of all keys by path. Called for text that parses.
 fn lines_of(text: &str) -> BTreeMap<String, usize> {
     let mut lines = BTreeMap::new();
-    let Ok(table) = DeTable::parse(text) else { return lines };
-    let breaks: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
-    let line = |at: usize| breaks.partition_point(|end| *end < at) + 1;
-    for (name, value) in table.get_ref() {
-        lines.insert(shown_key(name.get_ref()), line(name.span().start));
-        if let DeValue::Table(below) = value.get_ref() {
-            for (key, _) in below {
-                let path = format!("{}.{}", shown_key(name.get_ref()), shown_key(key.get_ref()));
-                lines.insert(path, line(key.span().start));
-            }
-        }
+    if let Ok(table) = DeTable::parse(text) {
+        let breaks: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
+        let line = |at: usize| breaks.partition_point(|end| *end < at) + 1;
+        add_lines(table.get_ref(), "", LINE_NAMES_MAX, &line, &mut lines);
     }
     lines
+}
+
+fn add_lines(
+    table: &DeTable<'_>,
+    at: &str,
+    names: usize,
+    line: &dyn Fn(usize) -> usize,
+    lines: &mut BTreeMap<String, usize>,
+) {
+    let Some(names) = names.checked_sub(1) else { return };
+    for (name, value) in table {
+        let path = join(at, &shown_key(name.get_ref()));
+        match value.get_ref() {
+            DeValue::Table(below) => add_lines(below, &path, names, line, lines),
+            DeValue::Array(list) => {
+                for (index, one) in list.iter().enumerate() {
+                    let DeValue::Table(below) = one.get_ref() else { continue };
+                    let path = join(&path, &index.to_string());
+                    lines.insert(path.clone(), line(one.span().start));
+                    add_lines(below, &path, names, line, lines);
+                }
+            }
+            _ => {}
+        }
+        lines.insert(path, line(name.span().start));
+    }
 }
 
 fn line_of(text: &str, at: usize) -> usize {

@@ -52,8 +52,8 @@ pub(super) enum Kind {
     Number { low: Bound<f64>, high: Bound<f64> },
     /// A finite number other than 0, in `f32` too.
     NonZero,
-    /// One of a few words. `reserved` words have a meaning to come and a refusal of their own.
-    Word { words: &'static [&'static str], reserved: &'static [&'static str] },
+    /// One of a few words.
+    Word { words: &'static [&'static str] },
     /// Text without control characters.
     Text,
     /// What may become a folder's name.
@@ -77,6 +77,8 @@ impl Kind {
     pub(super) const FINITE: Self = Self::Number { low: Unbounded, high: Unbounded };
     /// `[0, 1)`.
     pub(super) const DECAY: Self = Self::Number { low: Included(0.0), high: Excluded(1.0) };
+    /// `(0, 1]`.
+    pub(super) const SHARE: Self = Self::Number { low: Excluded(0.0), high: Included(1.0) };
     /// `[0, 1]`.
     pub(super) const FRACTION: Self = Self::Number { low: Included(0.0), high: Included(1.0) };
 
@@ -87,7 +89,7 @@ impl Kind {
 
     /// One of these words.
     pub(super) const fn word(words: &'static [&'static str]) -> Self {
-        Self::Word { words, reserved: &[] }
+        Self::Word { words }
     }
 
     /// What is allowed, as the end of a sentence that starts with "must be".
@@ -97,7 +99,7 @@ impl Kind {
             Self::Integer { min, max } => format!("an integer in {min}..={max}"),
             Self::Number { low, high } => number_rule(*low, *high),
             Self::NonZero => "a finite number other than 0".to_owned(),
-            Self::Word { words, .. } => one_of(words),
+            Self::Word { words } => one_of(words),
             Self::Text => format!("text of 1 to {TEXT_BYTES_MAX} bytes without control characters"),
             Self::Name => format!(
                 "1 to {NAME_BYTES_MAX} letters, digits, \"-\", \"_\" and \".\", starting with a \
@@ -148,21 +150,35 @@ pub(super) fn one_of(words: &[&str]) -> String {
     }
 }
 
-/// A section: `[name]`, or the whole file when the name is empty.
+/// A section: `[name]`, `[[name]]`, or the whole file when the name is empty.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Section {
+    /// Its whole path, dots between sections.
     pub(super) name: &'static str,
     pub(super) doc: &'static str,
     /// Whether the file is refused without it.
     pub(super) required: bool,
     /// Keys it always has.
     pub(super) keys: &'static [Key],
-    /// The value of `kind` decides which further keys it has.
+    /// The key whose value decides which further keys it has.
+    pub(super) selector: &'static str,
+    /// The values of the selector; none when all keys are fixed.
     pub(super) kinds: &'static [Variant],
     /// The kind when none is written.
     pub(super) kind_fallback: Option<&'static str>,
-    /// Sections below it; only the file has them.
+    /// Sections below it.
     pub(super) sections: &'static [&'static Self],
+    /// Present in a section that may stand in a file more than once.
+    pub(super) repeats: Option<Repeats>,
+}
+
+/// How a section repeats: `[[name]]` for each, or one text in place of them all.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Repeats {
+    /// Most of them.
+    pub(super) most: usize,
+    /// What the text may be, as the end of a sentence that starts with "must be".
+    pub(super) text: &'static str,
 }
 
 /// One kind of a section and the keys that only it has.
@@ -181,7 +197,17 @@ impl Section {
         required: bool,
         keys: &'static [Key],
     ) -> Self {
-        Self { name, doc, required, keys, kinds: &[], kind_fallback: None, sections: &[] }
+        Self {
+            name,
+            doc,
+            required,
+            keys,
+            selector: "kind",
+            kinds: &[],
+            kind_fallback: None,
+            sections: &[],
+            repeats: None,
+        }
     }
 
     /// A whole file.
@@ -190,7 +216,7 @@ impl Section {
         keys: &'static [Key],
         sections: &'static [&'static Self],
     ) -> Self {
-        Self { name: "", doc, required: true, keys, kinds: &[], kind_fallback: None, sections }
+        Self { sections, ..Self::plain("", doc, true, keys) }
     }
 
     /// The kind called `name`.
@@ -198,9 +224,31 @@ impl Section {
         self.kinds.iter().find(|variant| variant.name == name)
     }
 
-    /// Full path of a key.
-    pub(super) fn path(&self, key: &str) -> String {
-        if self.name.is_empty() { key.to_owned() } else { format!("{}.{key}", self.name) }
+    /// Its name inside the section above.
+    pub(super) fn last_name(&self) -> &'static str {
+        self.name.rsplit('.').next().unwrap_or(self.name)
+    }
+
+    /// Its heading in a file.
+    pub(super) fn heading(&self) -> String {
+        if self.repeats.is_some() {
+            format!("[[{}]]", self.name)
+        } else {
+            format!("[{}]", self.name)
+        }
+    }
+
+    /// Whether it has the key, of any kind.
+    pub(super) fn has_key(&self, name: &str) -> bool {
+        let in_kinds = self.kinds.iter().flat_map(|variant| variant.keys);
+        self.keys.iter().chain(in_kinds).any(|key| key.name == name)
+    }
+
+    /// The first section below it, at any depth, that has the key.
+    pub(super) fn below_with_key(&self, name: &str) -> Option<&'static Self> {
+        self.sections.iter().find_map(|below| {
+            if below.has_key(name) { Some(*below) } else { below.below_with_key(name) }
+        })
     }
 
     /// Appends the reference of this section and those below it, as Markdown.
@@ -209,7 +257,14 @@ impl Section {
         if self.name.is_empty() {
             push_line(out, &format!("{}\n", self.doc));
         } else {
-            push_line(out, &format!("\n### `[{}]`\n\n{}{need}\n", self.name, self.doc));
+            push_line(out, &format!("\n### `{}`\n\n{}{need}\n", self.heading(), self.doc));
+        }
+        if let Some(repeats) = self.repeats {
+            let line = format!(
+                "At most {} of them, or `{} = ` one text in their place: {}.\n",
+                repeats.most, self.name, repeats.text
+            );
+            push_line(out, &line);
         }
         push_line(out, "| key | must be | default | meaning |\n| --- | --- | --- | --- |");
         if !self.kinds.is_empty() {
@@ -219,12 +274,18 @@ impl Section {
                 .map_or_else(|| "required".to_owned(), |kind| format!("`{kind:?}`"));
             push_line(
                 out,
-                &format!("| `kind` | {} | {fallback} | decides the further keys |", one_of(&names)),
+                &format!(
+                    "| `{}` | {} | {fallback} | decides the further keys |",
+                    self.selector,
+                    one_of(&names)
+                ),
             );
         }
         self.keys.iter().for_each(|key| key.describe(out));
         for variant in self.kinds {
-            push_line(out, &format!("| `kind = {:?}`: | | | {} |", variant.name, variant.doc));
+            let row =
+                format!("| `{} = {:?}`: | | | {} |", self.selector, variant.name, variant.doc);
+            push_line(out, &row);
             variant.keys.iter().for_each(|key| key.describe(out));
         }
         self.sections.iter().for_each(|section| section.describe(out));

@@ -1,5 +1,7 @@
 //! What a person may write and what is said when it is wrong.
 
+mod exchange;
+
 use super::*;
 use crate::ids::Fingerprint;
 use crate::job::{
@@ -89,7 +91,18 @@ fn every_file_in_configs_is_right() {
         jobs.push(job.name);
     }
     jobs.sort();
-    assert_eq!(jobs, ["digits", "fashion-lenet", "fashion-mlp", "raw", "text-transformer"]);
+    let shipped = [
+        "digits",
+        "fashion-lenet",
+        "fashion-lenet-local",
+        "fashion-mlp",
+        "fashion-mlp-auto",
+        "fashion-mlp-local",
+        "fashion-mlp-topk",
+        "raw",
+        "text-transformer",
+    ];
+    assert_eq!(jobs, shipped);
     let none = Vec::new;
     let coordinator = CoordinatorConfig::load(&configs().join("coordinator.toml"), none()).unwrap();
     let server = ServerConfig::load(&configs().join("server.toml"), none()).unwrap();
@@ -302,26 +315,30 @@ fn every_default_of_every_table_is_accepted_by_its_own_rule() {
     // A section read from nothing uses all its defaults; a bad one would be a fault of its own.
     let files =
         [&job_table::JOB, &node_table::COORDINATOR, &node_table::SERVER, &node_table::WORKER];
-    for file in files {
-        for section in file.sections.iter().chain([&file]) {
-            let kinds = section.kinds.iter().map(|kind| format!("kind = \"{}\"", kind.name));
-            for kind in kinds.chain((section.kinds.is_empty()).then(String::new)) {
-                let head = if section.name.is_empty() {
-                    String::new()
-                } else {
-                    format!("[{}]\n", section.name)
-                };
-                let text = format!("{head}{kind}\n");
-                let mut document = reader::Document::parse(&text, "f", Vec::new()).unwrap();
+    for section in files.into_iter().flat_map(all_sections) {
+        let selector = section.selector;
+        let kinds = section.kinds.iter().map(|kind| format!("{selector} = \"{}\"", kind.name));
+        for kind in kinds.chain((section.kinds.is_empty()).then(String::new)) {
+            let head = if section.name.is_empty() { String::new() } else { section.heading() };
+            let text = format!("{head}\n{kind}\n");
+            let mut document = reader::Document::parse(&text, "f", Vec::new()).unwrap();
+            if section.repeats.is_some() {
+                document.repeated(section);
+            } else {
                 document.section(section);
-                let faults = document.finish(()).err();
-                let faults = faults.iter().flat_map(ConfigErrors::errors);
-                let bad: Vec<_> =
-                    faults.filter(|fault| !fault.rule.starts_with("missing")).collect();
-                assert!(bad.is_empty(), "{text}: {bad:?}");
             }
+            let faults = document.finish(()).err();
+            let faults = faults.iter().flat_map(ConfigErrors::errors);
+            let bad: Vec<_> = faults.filter(|fault| !fault.rule.starts_with("missing")).collect();
+            assert!(bad.is_empty(), "{text}: {bad:?}");
         }
     }
+}
+
+/// The section and all below it.
+fn all_sections(section: &'static table::Section) -> Vec<&'static table::Section> {
+    let below = section.sections.iter().flat_map(|below| all_sections(below));
+    std::iter::once(section).chain(below).collect()
 }
 
 #[test]
@@ -353,12 +370,12 @@ fn an_empty_job_names_everything_it_needs() {
         &[
             "name: missing: it must be 1 to 64 letters, digits, \"-\", \"_\" and \".\", starting with \
              a letter or digit and without \"..\" (it names a folder)",
-            "mode: missing: it must be \"bsp\", \"ssp\" or \"asp\"",
+            "mode: missing: it must be \"bsp\", \"ssp\", \"asp\" or \"local\"",
             "workers: missing: it must be an integer in 1..=1024",
             "servers: missing: it must be an integer in 1..=256",
             "model: missing section [model]: What is trained.",
-            "optimizer: missing section [optimizer]: The servers' optimizer. Defaults are PyTorch's, \
-             momentum apart.",
+            "optimizer: missing section [optimizer]: The servers' optimizer; in local mode the outer \
+             one. Defaults are PyTorch's, momentum apart.",
         ],
     );
 }
@@ -372,7 +389,7 @@ fn unknown_keys_are_refused_with_the_nearest_or_the_right_place() {
     check(
         &["\"a\nb\"=1"],
         &[
-            "\"\\\"a\\nb\\\"\": unknown key; known here: name, mode, staleness, scale_by_staleness, workers, servers, seed, epochs, steps, batch, reduce, model, data, optimizer, schedule, clip, wire, evaluate",
+            "\"\\\"a\\nb\\\"\": unknown key; known here: name, mode, staleness, scale_by_staleness, workers, servers, seed, epochs, steps, batch, reduce, in_flight, model, data, optimizer, schedule, clip, wire, compress, feedback, ramp, local, evaluate",
         ],
     );
     check(
@@ -421,7 +438,9 @@ fn a_wrong_type_says_what_was_seen_and_what_is_expected() {
     check_text(
         &with(JOB, "mode = 1979-05-27"),
         &[],
-        &["mode: 1979-05-27 is refused: must be \"bsp\", \"ssp\" or \"asp\", not a date"],
+        &[
+            "mode: 1979-05-27 is refused: must be \"bsp\", \"ssp\", \"asp\" or \"local\", not a date",
+        ],
     );
 }
 
@@ -532,12 +551,11 @@ fn the_mode_decides_about_staleness() {
         &["scale_by_staleness: true is refused: contradicts mode = \"bsp\": only \"asp\" has it"],
     );
     check(
-        &["mode=local"],
-        &["mode: mode = \"local\" is not available in this version: use bsp, ssp or asp"],
-    );
-    check(
         &["mode=bps"],
-        &["mode: \"bps\" is refused: must be \"bsp\", \"ssp\" or \"asp\"; did you mean \"bsp\"?"],
+        &[
+            "mode: \"bps\" is refused: must be \"bsp\", \"ssp\", \"asp\" or \"local\"; did you mean \
+         \"bsp\"?",
+        ],
     );
 }
 
@@ -890,7 +908,7 @@ fn any_value() -> impl Strategy<Value = toml::Value> {
         "[a-z:/.0-9]{0,8}|\\PC{0,4}".prop_map(toml::Value::from),
     ];
     leaf.prop_recursive(2, 16, 4, |inner| {
-        let key = "kind|widths|train|[a-z]{1,6}|\\PC{0,2}";
+        let key = "kind|widths|train|codec|match|density|inner|anchor|[a-z]{1,6}|\\PC{0,2}";
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..4).prop_map(toml::Value::from),
             prop::collection::btree_map(key, inner, 0..4)
@@ -924,7 +942,7 @@ proptest! {
     fn no_table_panics(
         keys in prop::collection::btree_map(
             "name|mode|workers|steps|epochs|batch|staleness|model|data|optimizer|schedule|clip|wire\
-             |evaluate|listen|mtu|seat|certificates|log|\\PC{1,3}",
+             |compress|feedback|ramp|local|in_flight|evaluate|listen|mtu|seat|certificates|log|\\PC{1,3}",
             any_value(), 0..12,
         ),
     ) {

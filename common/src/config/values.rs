@@ -11,6 +11,8 @@ use toml::Value;
 /// recorded, so whatever a caller builds from the stand-in is thrown away by `Document::finish`.
 #[derive(Debug, Default)]
 pub(super) struct Values {
+    /// Where the section stands in the file; empty for the file itself.
+    pub(super) at: String,
     pub(super) values: BTreeMap<&'static str, Checked>,
     pub(super) given: BTreeSet<&'static str>,
     /// The kind in force.
@@ -30,6 +32,11 @@ pub(super) enum Checked {
 }
 
 impl Values {
+    /// Whole path of a key.
+    pub(super) fn path(&self, name: &str) -> String {
+        join(&self.at, name)
+    }
+
     /// Whether the key is written in the file or overridden, right or wrong.
     pub(super) fn given(&self, name: &str) -> bool {
         self.given.contains(name)
@@ -110,17 +117,17 @@ impl Values {
     }
 }
 
-/// Why a value is refused.
-pub(super) enum Refusal {
-    /// It is outside the kind's rule; the note is appended to it.
-    Rule(String),
-    /// The word is kept for later; use one of these.
-    Reserved(String, String),
+/// Path of `name` in the section at `at`.
+pub(super) fn join(at: &str, name: &str) -> String {
+    if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }
 }
 
 /// Reads `value` as `kind`.
-pub(super) fn check(kind: Kind, value: &Value) -> Result<Checked, Refusal> {
-    let range = || Refusal::Rule(String::new());
+///
+/// # Errors
+/// What to append to the kind's rule.
+pub(super) fn check(kind: Kind, value: &Value) -> Result<Checked, String> {
+    let range = String::new;
     let checked = match (kind, value) {
         (Kind::Flag, Value::Boolean(flag)) => Checked::Flag(*flag),
         (Kind::Integer { min, max }, Value::Integer(value)) => {
@@ -133,16 +140,9 @@ pub(super) fn check(kind: Kind, value: &Value) -> Result<Checked, Refusal> {
             let value = number(value, Bound::Unbounded, Bound::Unbounded);
             Checked::Number(value.filter(|value| single(*value) != 0.0).ok_or_else(range)?)
         }
-        (Kind::Word { words, reserved }, Value::String(word)) => {
-            if reserved.contains(&word.as_str()) {
-                let (last, rest) = words.split_last().unwrap_or((&"", &[]));
-                let instead = format!("{} or {last}", rest.join(", "));
-                return Err(Refusal::Reserved(word.clone(), instead));
-            }
+        (Kind::Word { words }, Value::String(word)) => {
             let known = words.contains(&word.as_str());
-            known
-                .then(|| Checked::Text(word.clone()))
-                .ok_or_else(|| Refusal::Rule(did_you_mean(word, words)))?
+            known.then(|| Checked::Text(word.clone())).ok_or_else(|| did_you_mean(word, words))?
         }
         (Kind::Text, Value::String(text)) if is_text(text) => Checked::Text(text.clone()),
         (Kind::Name, Value::String(name)) if is_name(name) => Checked::Text(name.clone()),
@@ -159,7 +159,7 @@ pub(super) fn check(kind: Kind, value: &Value) -> Result<Checked, Refusal> {
         (Kind::Text | Kind::Name | Kind::HostPort | Kind::Texts, Value::String(_)) => {
             return Err(range());
         }
-        (_, other) => return Err(Refusal::Rule(format!(", not {}", type_of(other)))),
+        (_, other) => return Err(format!(", not {}", type_of(other))),
     };
     Ok(checked)
 }

@@ -4,7 +4,7 @@
 use super::membership::MemberId;
 use super::time::Millis;
 use slackline_common::ids::{Fingerprint, SeatId};
-use slackline_common::job::{Job, Mode};
+use slackline_common::job::{Compress, Job, Mode};
 use slackline_common::layout::Layout;
 use slackline_common::wire::control::{Ended, Evaluated, ToServer, ToWorker};
 
@@ -132,11 +132,65 @@ pub struct Outcome {
     pub seats_lost: Vec<SeatId>,
 }
 
-/// A mode with its bound, for people: `ssp, staleness 3`.
-pub fn mode_text(mode: Mode) -> String {
-    match mode {
-        Mode::Ssp { staleness } => format!("ssp, staleness {staleness}"),
-        Mode::Asp { scale_by_staleness: true } => "asp, scaled by staleness".to_owned(),
-        Mode::Bsp | Mode::Asp { .. } => mode.name().to_owned(),
+/// A job's mode with its bound and how it travels, for people: `ssp, staleness 3`, `local, 32 steps a
+/// round, 2 rules of compression`.
+pub fn mode_text(job: &Job) -> String {
+    let mut text = job.mode_name().to_owned();
+    let mut say = |more: String| text = format!("{text}, {more}");
+    if let Some(local) = &job.local {
+        say(format!("{} steps a round", local.steps));
+        if local.fragments > 1 {
+            say(format!("{} fragments", local.fragments));
+        }
+    }
+    match job.mode {
+        Mode::Ssp { staleness } => say(format!("staleness {staleness}")),
+        Mode::Asp { scale_by_staleness: true } => say("scaled by staleness".to_owned()),
+        Mode::Bsp | Mode::Asp { .. } => {}
+    }
+    if job.in_flight > 1 {
+        say(format!("{} in flight", job.in_flight));
+    }
+    match &job.compress {
+        Compress::Off => {}
+        Compress::Auto => say("compression by itself".to_owned()),
+        Compress::Rules(rules) => match &rules[..] {
+            [only] => say(only.codec.to_string()),
+            rules => say(format!("{} rules of compression", rules.len())),
+        },
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use slackline_common::config::parse_job;
+
+    #[test]
+    fn a_job_in_one_line_says_how_far_apart_and_how_it_travels() {
+        let text = "name = \"j\"\nmode = \"bsp\"\nworkers = 1\nservers = 1\nepochs = 1\nbatch = 1\n\
+                    [model]\nkind = \"softmax\"\ninputs = 64\nclasses = 10\n[data]\nformat = \"csv\"\n\
+                    train = \"embedded:digits-train\"\n[optimizer]\nkind = \"sgd\"\nlearning_rate = 1\n";
+        let line = |sets: &[&str]| {
+            let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+            mode_text(&parse_job(text, "j.toml", &sets).unwrap())
+        };
+        assert_eq!(line(&[]), "bsp");
+        assert_eq!(line(&["mode=ssp", "staleness=3"]), "ssp, staleness 3");
+        assert_eq!(line(&["mode=asp", "scale_by_staleness=true"]), "asp, scaled by staleness");
+        assert_eq!(
+            line(&["in_flight=4", "compress=auto"]),
+            "bsp, 4 in flight, compression by itself"
+        );
+        let walk = ["mode=local", "local.steps=32", "local.inner={kind=\"sgd\",learning_rate=1}"];
+        assert_eq!(line(&walk), "local, 32 steps a round");
+        let rules = "compress=[{codec=\"sign\"},{codec=\"int8\"}]";
+        let all = [&walk[..], &["local.fragments=4", "staleness=2", rules]].concat();
+        assert_eq!(
+            line(&all),
+            "local, 32 steps a round, 4 fragments, staleness 2, 2 rules of compression"
+        );
+        assert_eq!(line(&["compress=int8"]), "bsp, int8 (nearest)");
     }
 }

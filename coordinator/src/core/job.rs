@@ -220,7 +220,7 @@ impl Core {
         let text = format!(
             "job {:?} submitted: {}, {} workers, {} servers",
             job.name,
-            super::effects::mode_text(job.mode),
+            super::effects::mode_text(&job),
             job.workers,
             job.servers
         );

@@ -3,10 +3,11 @@
 use super::*;
 use crate::core::effects::Outcome;
 use slackline_common::blame::Blame;
+use slackline_common::codec::{CodecSpec, ValueFormat};
 use slackline_common::ids::{Incarnation, ServerId, ShardId, Step, Version};
 use slackline_common::job::{
-    Clip, Compress, DataFormat, DataSource, DataSpec, Evaluate, Feedback, Length, Mode,
-    OptimizerSpec, Ramp, Reduce, Schedule, Wire,
+    Clip, Compress, CompressRule, DataFormat, DataSource, DataSpec, Direction, Evaluate, Feedback,
+    Length, Local, Mode, OptimizerSpec, Ramp, Reduce, Schedule, Wire,
 };
 use slackline_common::layout::{Init, Layout, TensorSpec};
 use slackline_common::lease::Lease;
@@ -631,6 +632,28 @@ fn a_job_that_breaks_a_rule_is_refused() {
     check(&|job| job.servers = 999, "servers is 999; 1 to 256");
     check(&|job| job.batch = 0, "batch is 0");
     check(&|job| job.mode = Mode::Ssp { staleness: u64::MAX }, "staleness");
+    check(&|job| job.in_flight = 0, "steps in flight is 0; 1 to 32");
+    let sign = CompressRule {
+        pattern: "*".to_owned(),
+        direction: Direction::Both,
+        elements_min: 0,
+        codec: CodecSpec::Sign,
+    };
+    let compress = |job: &mut Job, codec| {
+        job.compress = Compress::Rules(vec![CompressRule { codec, ..sign.clone() }]);
+    };
+    check(&|job| job.compress = Compress::Rules(vec![sign.clone(); 257]), "compression is 257");
+    let values = ValueFormat::F32;
+    check(&|job| compress(job, CodecSpec::RandomK { density: f32::NAN, values }), "density is NaN");
+    check(&|job| compress(job, CodecSpec::TwoBit { threshold: 0.0 }), "threshold is 0");
+    let local = |steps, fragments, delay| {
+        let inner = OptimizerSpec::Sgd { learning_rate: 0.1, weight_decay: 0.0 };
+        Some(Local { steps, inner, begin_step: 0, fragments, delay, mix: 0.0, anchor: None })
+    };
+    check(&|job| job.local = local(0, 1, 0), "local steps of a round is 0");
+    check(&|job| job.local = local(32, 0, 0), "0 fragments must divide them");
+    check(&|job| job.local = local(32, 3, 0), "3 fragments must divide them");
+    check(&|job| job.local = local(32, 4, 8), "the delay of 8 must be below");
     check(&|job| job.model = ModelSpec::Softmax { inputs: 0, classes: 2 }, "");
     check(&|job| job.model = ModelSpec::External, "raw clients bring both");
 }

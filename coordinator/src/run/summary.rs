@@ -18,9 +18,9 @@ pub struct Summary {
     pub name: String,
     /// The job's hash: equal for equal jobs.
     pub job_hash: String,
-    /// `bsp`, `ssp` or `asp`.
+    /// `bsp`, `ssp`, `asp` or `local`.
     pub mode: &'static str,
-    /// How far ahead of the slowest a worker could be; null in `asp`.
+    /// How far ahead of the slowest a worker could be, in rounds in `local`; null in `asp`.
     pub staleness: Option<u64>,
     /// Seats.
     pub workers: u16,
@@ -84,7 +84,7 @@ impl Summary {
             reason: outcome.reason.clone(),
             name: job.name.clone(),
             job_hash: outcome.job_hash.to_string(),
-            mode: job.mode.name(),
+            mode: job.mode_name(),
             staleness: match job.mode {
                 Mode::Bsp | Mode::Ssp { .. } => job.mode.bound(),
                 Mode::Asp { .. } => None,

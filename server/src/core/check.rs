@@ -131,7 +131,7 @@ impl Engine {
                 "{id} pushed {step}; its own clock is {}, the slowest {}, and {} with bound {} allows no more",
                 clock.0,
                 self.clocks.slowest().0,
-                self.job.mode.name(),
+                self.job.mode_name(),
                 self.job.mode.bound().map_or_else(|| STEPS_OPEN_MAX.to_string(), |b| b.to_string()),
             ),
         ))

@@ -23,7 +23,7 @@ impl Core {
         let since = |from: Millis| run.training_to.unwrap_or(now).since(from).seconds();
         let totals = self.totals();
         status.job.clone_from(&run.job.name);
-        status.mode = mode_text(run.job.mode);
+        status.mode = mode_text(&run.job);
         status.seconds = run.training_from.map_or(0.0, since);
         status.samples = self.samples_applied();
         status.samples_total = run.samples_total;
