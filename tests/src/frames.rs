@@ -17,6 +17,7 @@ use slackline_worker::client::ClientError;
 use slackline_worker::core::bundle::{Bundler, Head, Sender};
 use slackline_worker::core::pipeline::{Tensors, decode};
 use slackline_worker::core::plan::Plan;
+use slackline_worker::core::uplink::Uplink;
 use slackline_worker::net::coordinator::{Coordinator, Event};
 use slackline_worker::net::progress::Progress;
 use slackline_worker::net::seat::Seat;
@@ -168,11 +169,12 @@ impl Hand {
         let tensors = tensors.collect::<Result<Vec<_>>>()?;
         let versions = vec![Version(step.0); plan.shard_count()];
         let head = Head { sender: self.sender, step, samples, versions, norms: Vec::new() };
+        let mut uplink = Uplink::new(&self.job, plan.layout(), self.sender.seat);
         let mut bundler = Bundler::push(plan, &self.pool, head, &tensors);
         for (tensor, (_, values)) in tensors.iter().zip(named) {
             let values = values.expand(plan.layout().range(*tensor).len());
             for block in plan.layout().blocks_of(*tensor) {
-                bundler.handle_block(block, &values[block.range_in_tensor()]);
+                bundler.handle_block(block, &values[block.range_in_tensor()], &mut uplink);
             }
         }
         Ok(std::iter::from_fn(|| bundler.poll_part()).collect())

@@ -5,6 +5,8 @@
 //! the mean of the seats' gradients, ours the gradient of the seats' samples together. It shares no
 //! code with the road of a gradient except the engine, the data and the optimizer's arithmetic.
 //!
+//! With `in_flight = K` a gradient is computed on the parameters of `K - 1` steps before.
+//!
 //! Two limits. Batch norm sees the whole batch here and each seat's part there. And `ssp` and `asp`
 //! have no such oracle: their result depends on the timing.
 
@@ -17,6 +19,7 @@ use slackline_common::job::{Job, Length, Reduce};
 use slackline_common::layout::{Layout, TensorRole};
 use slackline_common::model::initialise_all;
 use slackline_common::optimizer::{BlockState, Update, apply, apply_statistic, clip_factors};
+use std::collections::VecDeque;
 use std::path::Path;
 
 /// Trains `job` to its end and returns the flat parameter vector. Step `c` of an epoch works on
@@ -52,6 +55,8 @@ pub fn train(job: &Job, data_dir: &Path) -> Result<Vec<f32>, WorkerError> {
 struct Model<'a> {
     layout: &'a Layout,
     parameters: Vec<f32>,
+    /// The parameters before the last `in_flight - 1` steps, oldest first.
+    earlier: VecDeque<Vec<f32>>,
     gradient: Vec<f32>,
     states: Vec<BlockState>,
     /// Squared norms of the last step's gradient, one per tensor.
@@ -67,6 +72,7 @@ impl<'a> Model<'a> {
         Self {
             layout,
             parameters: initialise_all(layout, job.seed),
+            earlier: VecDeque::new(),
             gradient: vec![0.0; layout.elements()],
             states,
             norms: Vec::new(),
@@ -87,19 +93,27 @@ impl<'a> Model<'a> {
             Reduce::Mean => indices.len(),
             Reduce::Sum => usize::try_from(job.batch).unwrap_or(usize::MAX),
         };
+        let seen = self.earlier.front().unwrap_or(&self.parameters);
         for part in indices.chunks(share.max(1)) {
             let mut batch = Batch { samples: 0, inputs: empty_inputs(job), targets: Vec::new() };
             data.fill(part, &mut batch);
             let weight = part.len() as f32 / indices.len() as f32;
             let (layout, gradient) = (self.layout, &mut self.gradient);
-            engine.gradient(&self.parameters, &batch, &mut |tensor, values| {
+            engine.gradient(seen, &batch, &mut |tensor, values| {
                 let role = layout.tensors()[tensor.index()].role;
                 let weight = if role == TensorRole::Statistic { weight } else { 1.0 };
                 let sums = &mut gradient[layout.range(tensor)];
                 sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += weight * value);
             })?;
         }
+        let delay = usize::from(job.in_flight.max(1)) - 1;
+        if delay > 0 {
+            self.earlier.push_back(self.parameters.clone());
+        }
         self.update(job, step);
+        if self.earlier.len() > delay {
+            self.earlier.pop_front();
+        }
         Ok(())
     }
 

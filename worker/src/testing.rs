@@ -3,10 +3,11 @@
 //! ones are tested with real processes.
 
 use crate::core::plan::Plan;
+use bytes::Bytes;
 use quinn::{Connection, Endpoint, RecvStream, SendStream};
-use slackline_common::codec::{codec, plain};
+use slackline_common::codec::{CodecId, Draw, Encoder, codec, plain};
 use slackline_common::ids::{Incarnation, LeaseId, SeatId, ShardId, Step, Term, Version};
-use slackline_common::job::Job;
+use slackline_common::job::{Job, TensorCoding};
 use slackline_common::layout::{Layout, TensorRole};
 use slackline_common::lease::Lease;
 use slackline_common::model::initialise_all;
@@ -18,7 +19,9 @@ use slackline_common::role::Role;
 use slackline_common::wire::control::{
     DataHello, DataWelcome, Ended, Evaluated, FromWorker, NO_SEAT, StartWorker, ToWorker, Welcome,
 };
-use slackline_common::wire::frame::{Decoder, Refusal, Reply, ReplyKind, Request, RequestKind};
+use slackline_common::wire::frame::{
+    BlockEntry, Decoder, Refusal, Reply, ReplyKind, Request, RequestKind,
+};
 use slackline_common::wire::pool::BufferPool;
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -81,6 +84,10 @@ pub(crate) struct Faults {
     pub(crate) cut_at: Option<usize>,
     /// Refuses every push with this.
     pub(crate) refuses: Option<Refusal>,
+    /// Answers a pull so many steps later than it could.
+    pub(crate) late: u64,
+    /// Answers pulls of deltas with the reference.
+    pub(crate) references: bool,
 }
 
 /// One shard for one seat.
@@ -90,6 +97,15 @@ pub(crate) struct Shard {
     job: Job,
     id: ShardId,
     pub(crate) values: Vec<f32>,
+    /// What a seat that has every publish holds.
+    pub(crate) reference: Vec<f32>,
+    publishes: Vec<Vec<(BlockEntry, Bytes)>>,
+    codings: Vec<TensorCoding>,
+    encoder: Encoder,
+    /// Bytes of the replies that hold parameters.
+    pub(crate) bytes_down: usize,
+    /// The version that each push says its gradients were computed on, step by step.
+    pub(crate) computed_on: Vec<u64>,
     gradient: Vec<f32>,
     states: Vec<BlockState>,
     norms: Vec<f64>,
@@ -132,6 +148,12 @@ impl FakeServer {
             states: states.collect(),
             norms: vec![0.0; layout.blocks().len()],
             values: initialise_all(layout, job.seed),
+            reference: initialise_all(layout, job.seed),
+            publishes: Vec::new(),
+            codings: job.codings(layout),
+            encoder: Encoder::default(),
+            bytes_down: 0,
+            computed_on: Vec::new(),
             gradient: vec![0.0; layout.elements()],
             plan,
             job: job.clone(),
@@ -234,14 +256,31 @@ impl Shard {
                 let refusal = self.faults.refuses.unwrap();
                 Some(Reply::refused(refusal, "the test says no".to_owned()))
             }
+            // With several steps in flight the parts of a step may come before the last of the one before.
+            RequestKind::Push if request.step.0 > self.clock => {
+                assert!(request.step.0 < self.clock + u64::from(self.job.in_flight));
+                None
+            }
             RequestKind::Push => {
                 self.push(request);
                 Some(self.ack())
             }
             RequestKind::Pull | RequestKind::PullDeltas => {
                 let free = request.seat == NO_SEAT || self.left;
-                let may = request.step.0 <= self.clock && request.step.0 <= self.held_at;
-                (free || may).then(|| self.parameters(request))
+                let may = request.step.0 + self.faults.late <= self.clock
+                    && request.step.0 <= self.held_at;
+                if !free && !may {
+                    return None;
+                }
+                let reply = match request.kind {
+                    RequestKind::Pull => self.parameters(request),
+                    _ if self.faults.references || request.version.0 == u64::MAX => {
+                        self.reference(request)
+                    }
+                    _ => self.deltas(request),
+                };
+                self.bytes_down += reply.body.len();
+                Some(reply)
             }
             RequestKind::Init => {
                 for (entry, bytes) in request.payloads() {
@@ -296,9 +335,74 @@ impl Shard {
             apply(&self.job.optimizer, &mut self.states[at], &update, values, gradient);
         }
         self.samples += u64::from(request.samples);
+        self.computed_on.push(request.version.0);
+        if self.job.sends_deltas() {
+            self.publish();
+        }
         self.clock += 1;
         self.parts.clear();
         self.parts_due = None;
+    }
+
+    /// Encodes what changed since the last publish, against what every seat holds.
+    fn publish(&mut self) {
+        let mut publish = Vec::new();
+        let number = self.publishes.len() as u64 + 1;
+        for block in self.plan.layout().blocks() {
+            if self.plan.placement().shard_of(block.id) != self.id {
+                continue;
+            }
+            let reference = &mut self.reference[block.range()];
+            let values = self.values[block.range()].iter().zip(&*reference);
+            let delta: Vec<f32> = values.map(|(x, r)| x - r).collect();
+            let spec = &self.codings[block.tensor.index()].down;
+            let draw = Draw::down(self.job.seed, number, block.id);
+            let mut bytes = Vec::new();
+            let id = self.encoder.encode(spec, draw, &delta, &mut bytes);
+            codec(id).decode_add(&bytes, 1.0, reference).unwrap();
+            let entry = BlockEntry::new(block.id, u32::try_from(bytes.len()).unwrap(), id);
+            publish.push((entry, bytes.into()));
+        }
+        self.publishes.push(publish);
+    }
+
+    fn deltas(&self, request: &Request) -> Reply {
+        let held = usize::try_from(request.version.0).unwrap();
+        let (mut blocks, mut body) = (Vec::new(), Vec::new());
+        for (offset, publish) in (1u32..).zip(&self.publishes[held..]) {
+            for (entry, bytes) in publish {
+                if request.blocks.iter().any(|asked| asked.block == entry.block) {
+                    blocks.push(BlockEntry { publish_offset: offset, ..*entry });
+                    body.extend_from_slice(bytes);
+                }
+            }
+        }
+        self.published(ReplyKind::Deltas, request, blocks, body)
+    }
+
+    fn reference(&self, request: &Request) -> Reply {
+        let mut body = Vec::new();
+        let mut blocks = request.blocks.clone();
+        for entry in &mut blocks {
+            let range = self.plan.layout().blocks()[entry.block.index()].range();
+            let before = body.len();
+            plain(CodecId::F32).unwrap().encode(&self.reference[range], &mut body);
+            entry.bytes = u32::try_from(body.len() - before).unwrap();
+        }
+        self.published(ReplyKind::Reference, request, blocks, body)
+    }
+
+    fn published(
+        &self,
+        kind: ReplyKind,
+        request: &Request,
+        blocks: Vec<BlockEntry>,
+        body: Vec<u8>,
+    ) -> Reply {
+        let norms = request.blocks.iter().map(|entry| self.norms[entry.block.index()]);
+        let norms = if self.job.clip.is_on() { norms.collect() } else { Vec::new() };
+        let publish = self.publishes.len() as u64;
+        Reply { kind, publish, norms, blocks, body: body.into(), ..self.ack() }
     }
 
     fn parameters(&self, request: &Request) -> Reply {

@@ -2,7 +2,7 @@
 //! to where they belong: putting them together first would be a pass over memory for nothing.
 
 use bytes::Bytes;
-use slackline_common::codec::{CodecError, CodecId, codec};
+use slackline_common::codec::{Codec, CodecError, codec};
 use slackline_common::wire::frame::{BlockEntry, Decoder, FrameError, Reply};
 use slackline_common::wire::pool::BufferPool;
 
@@ -22,7 +22,7 @@ impl Answer {
 
     /// The values of the blocks, one after the other.
     pub fn values(&self) -> Values<'_> {
-        Values { pieces: self.body.iter(), piece: &[] }
+        Values { pieces: self.body.iter(), piece: &[], whole: Vec::new() }
     }
 }
 
@@ -104,21 +104,64 @@ pub struct Values<'a> {
     pieces: std::slice::Iter<'a, Bytes>,
     /// What is left of the piece that is being read.
     piece: &'a [u8],
+    /// A block that lies in several pieces, put together.
+    whole: Vec<u8>,
+}
+
+/// What becomes of the numbers that are there already.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Onto {
+    Replace,
+    Add,
 }
 
 impl Values<'_> {
     /// Decodes the next block into `out`.
     ///
     /// # Errors
-    /// [`CodecError::Length`] when the block has not the bytes that its elements need.
+    /// As [`Codec::decode`] for the block's bytes.
     pub fn decode(&mut self, entry: &BlockEntry, out: &mut [f32]) -> Result<(), CodecError> {
-        let each = element_bytes(entry.codec);
+        self.read(entry, Onto::Replace, out)
+    }
+
+    /// Adds the next block to `sum`.
+    ///
+    /// # Errors
+    /// As [`Codec::decode_add`] for the block's bytes.
+    pub fn decode_add(&mut self, entry: &BlockEntry, sum: &mut [f32]) -> Result<(), CodecError> {
+        self.read(entry, Onto::Add, sum)
+    }
+
+    /// Passes over the next block.
+    pub fn skip(&mut self, entry: &BlockEntry) {
+        let mut rest = entry.bytes as usize;
+        while rest > 0 {
+            rest -= self.take(rest).len();
+        }
+    }
+
+    fn read(&mut self, entry: &BlockEntry, onto: Onto, out: &mut [f32]) -> Result<(), CodecError> {
+        let format = codec(entry.codec);
+        match format.element_bytes() {
+            Some(each) => self.read_elements(format, each, entry, onto, out),
+            None => self.read_whole(format, entry.bytes as usize, onto, out),
+        }
+    }
+
+    /// A block whose elements are coded each by itself: piece by piece.
+    fn read_elements(
+        &mut self,
+        format: &dyn Codec,
+        each: usize,
+        entry: &BlockEntry,
+        onto: Onto,
+        out: &mut [f32],
+    ) -> Result<(), CodecError> {
         let (got, expected) = (entry.bytes as usize, out.len() * each);
         if got != expected {
             let (codec, elements) = (entry.codec, out.len());
             return Err(CodecError::Length { codec, elements, got, expected });
         }
-        let format = codec(entry.codec);
         let mut rest = out;
         while !rest.is_empty() {
             let whole = (self.piece.len() / each).min(rest.len());
@@ -127,34 +170,74 @@ impl Values<'_> {
                 let mut element = [0; 4];
                 self.gather(&mut element[..each]);
                 let (first, others) = rest.split_at_mut(1);
-                format.decode(&element[..each], first)?;
+                onto.run(format, &element[..each], first)?;
                 rest = others;
                 continue;
             }
             let (bytes, piece) = self.piece.split_at(whole * each);
             let (values, others) = rest.split_at_mut(whole);
-            format.decode(bytes, values)?;
+            onto.run(format, bytes, values)?;
             (self.piece, rest) = (piece, others);
         }
         Ok(())
     }
 
+    /// A block that makes sense as a whole: where it lies when that is in one piece, else put
+    /// together. It is part of a body, so it is at most a frame.
+    fn read_whole(
+        &mut self,
+        format: &dyn Codec,
+        bytes: usize,
+        onto: Onto,
+        out: &mut [f32],
+    ) -> Result<(), CodecError> {
+        let first = self.take(bytes);
+        if first.len() == bytes {
+            return onto.run(format, first, out);
+        }
+        let mut whole = std::mem::take(&mut self.whole);
+        whole.clear();
+        whole.extend_from_slice(first);
+        while whole.len() < bytes {
+            whole.extend_from_slice(self.take(bytes - whole.len()));
+        }
+        let outcome = onto.run(format, &whole, out);
+        self.whole = whole;
+        outcome
+    }
+
     fn gather(&mut self, element: &mut [u8]) {
-        for byte in element {
-            while self.piece.is_empty() {
-                self.piece = self.pieces.next().expect("a body is as long as its table says");
-            }
-            *byte = self.piece[0];
-            self.piece = &self.piece[1..];
+        let mut rest = element;
+        while !rest.is_empty() {
+            let bytes = self.take(rest.len());
+            let (filled, others) = rest.split_at_mut(bytes.len());
+            filled.copy_from_slice(bytes);
+            rest = others;
         }
     }
 }
 
-/// Bytes of one element, in formats that code each by itself.
-const fn element_bytes(id: CodecId) -> usize {
-    match id {
-        CodecId::F32 => 4,
-        CodecId::Bf16 | CodecId::F16 => 2,
+impl<'a> Values<'a> {
+    /// The next bytes, at most so many and at least one unless none are asked for.
+    fn take(&mut self, most: usize) -> &'a [u8] {
+        if most == 0 {
+            return &[];
+        }
+        while self.piece.is_empty() {
+            self.piece = self.pieces.next().expect("a body is as long as its table says");
+        }
+        let (taken, piece) = self.piece.split_at(most.min(self.piece.len()));
+        self.piece = piece;
+        taken
+    }
+}
+
+impl Onto {
+    fn run(self, format: &dyn Codec, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
+        match self {
+            Self::Replace => format.decode(bytes, out),
+            Self::Add => format.decode_add(bytes, 1.0, out),
+        }
     }
 }
 
@@ -162,7 +245,7 @@ const fn element_bytes(id: CodecId) -> usize {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use slackline_common::codec::{Bf16, F32, PlainCodec};
+    use slackline_common::codec::{Bf16, CodecId, F32, PlainCodec};
     use slackline_common::ids::{BlockId, Step, Version};
     use slackline_common::wire::frame::{Refusal, ReplyKind};
 

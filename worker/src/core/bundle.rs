@@ -2,7 +2,7 @@
 //! closes a part when it is full or when the shard's last block of the step is in it.
 
 use crate::core::plan::Plan;
-use slackline_common::codec::{CodecId, plain};
+use slackline_common::codec::{CodecId, F32, PlainCodec};
 use slackline_common::ids::{Incarnation, SeatId, ShardId, Step, TensorId, Version};
 use slackline_common::layout::Block;
 use slackline_common::limits::{BLOCK_ELEMENTS_MAX, FRAME_BLOCKS_MAX, FRAME_BODY_BYTES_MAX};
@@ -11,8 +11,34 @@ use slackline_common::wire::pool::{BufferPool, PooledBuffer};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A part with so many bytes is sent at once: waiting for a small block would hold back a large one.
-const BODY_BYTES_FULL: usize = BLOCK_ELEMENTS_MAX * 4;
+/// A part with so many elements is sent at once, however few bytes they have become: waiting for the
+/// rest of the step would leave the link idle while the next gradients are computed.
+const ELEMENTS_FULL: usize = BLOCK_ELEMENTS_MAX;
+
+/// What makes bytes of a block. For each block [`prepare`](Self::prepare) comes first, then
+/// [`encode`](Self::encode) with the same values.
+pub trait EncodeBlock {
+    /// The most bytes that the block will need.
+    fn prepare(&mut self, block: &Block, values: &[f32]) -> usize;
+
+    /// Appends the block to `out` and names the format that came out.
+    fn encode(&mut self, block: &Block, values: &[f32], out: &mut Vec<u8>) -> CodecId;
+}
+
+/// Every block in `f32`: for first values, which are sent once and kept for ever.
+#[derive(Clone, Copy, Debug)]
+pub struct FullPrecision;
+
+impl EncodeBlock for FullPrecision {
+    fn prepare(&mut self, block: &Block, _: &[f32]) -> usize {
+        F32.encoded_len_max(block.len)
+    }
+
+    fn encode(&mut self, _: &Block, values: &[f32], out: &mut Vec<u8>) -> CodecId {
+        F32.encode(values, out);
+        CodecId::F32
+    }
+}
 
 /// Who sends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -77,6 +103,8 @@ struct Open {
     /// Blocks still to come in this step.
     missing: usize,
     blocks: Vec<BlockEntry>,
+    /// Elements of `blocks`.
+    elements: usize,
     body: Option<PooledBuffer>,
 }
 
@@ -93,7 +121,7 @@ impl Bundler {
         bundler
     }
 
-    /// Begins the staging of first values, always in `f32`: they are sent once and kept for ever.
+    /// Begins the staging of first values, for which there is [`FullPrecision`].
     pub fn init(plan: &Arc<Plan>, pool: &BufferPool, sender: Sender, tensors: &[TensorId]) -> Self {
         let head =
             Head { sender, step: Step(0), samples: 0, versions: Vec::new(), norms: Vec::new() };
@@ -120,17 +148,15 @@ impl Bundler {
     ///
     /// # Panics
     /// When `values` is not as long as the block, or more blocks come than were announced.
-    pub fn handle_block(&mut self, block: &Block, values: &[f32]) {
+    pub fn handle_block(
+        &mut self,
+        block: &Block,
+        values: &[f32],
+        encoder: &mut (impl EncodeBlock + ?Sized),
+    ) {
         assert_eq!(values.len(), block.len, "one value per element of the block");
-        let id = match self.kind {
-            RequestKind::Init => CodecId::F32,
-            _ => self.plan.up(block.tensor),
-        };
-        let (format, shard) = (
-            plain(id).expect("a format without parameters"),
-            self.plan.placement().shard_of(block.id),
-        );
-        let bytes_max = format.encoded_len_max(block.len);
+        let shard = self.plan.placement().shard_of(block.id);
+        let bytes_max = encoder.prepare(block, values);
         let open = &self.open[shard.index()];
         assert!(open.missing > 0, "a block comes once, and was announced");
         let filled = open.body.as_ref().map_or(0, |body| body.bytes.len());
@@ -140,12 +166,13 @@ impl Bundler {
         let open = &mut self.open[shard.index()];
         let body = open.body.get_or_insert_with(|| self.pool.take(bytes_max));
         let before = body.bytes.len();
-        format.encode(values, &mut body.bytes);
-        let filled = body.bytes.len();
-        let bytes = u32::try_from(filled - before).expect("one block is at most a frame");
+        let id = encoder.encode(block, values, &mut body.bytes);
+        let bytes = body.bytes.len() - before;
+        let bytes = u32::try_from(bytes).expect("one block is at most a frame");
         open.blocks.push(BlockEntry::new(block.id, bytes, id));
         open.missing -= 1;
-        if open.missing == 0 || filled >= BODY_BYTES_FULL {
+        open.elements += block.len;
+        if open.missing == 0 || open.elements >= ELEMENTS_FULL {
             self.close(shard);
         }
     }
@@ -165,6 +192,7 @@ impl Bundler {
         let is_push = self.kind == RequestKind::Push;
         let part = open.part;
         open.part += 1;
+        open.elements = 0;
         let blocks = std::mem::take(&mut open.blocks);
         let body = open.body.take().map_or_else(bytes::Bytes::new, PooledBuffer::freeze);
         let last = is_push && open.missing == 0;
@@ -185,19 +213,32 @@ impl Bundler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use slackline_common::codec::codec;
+    use slackline_common::codec::{codec, plain};
     use slackline_common::job::Wire;
-    use slackline_common::layout::{Dtype, Init, Layout, TensorSpec};
+    use slackline_common::layout::{Init, Layout, TensorSpec};
 
     const SENDER: Sender = Sender { seat: SeatId(3), incarnation: Incarnation(2) };
 
-    fn plan(sizes: &[u64], shards: u16, up: Dtype) -> Arc<Plan> {
+    /// Every block in one format.
+    struct Only(CodecId);
+
+    impl EncodeBlock for Only {
+        fn prepare(&mut self, block: &Block, _: &[f32]) -> usize {
+            plain(self.0).unwrap().encoded_len_max(block.len)
+        }
+
+        fn encode(&mut self, _: &Block, values: &[f32], out: &mut Vec<u8>) -> CodecId {
+            plain(self.0).unwrap().encode(values, out);
+            self.0
+        }
+    }
+
+    fn plan(sizes: &[u64], shards: u16) -> Arc<Plan> {
         let tensors = sizes.iter().enumerate();
         let tensors = tensors
             .map(|(i, n)| TensorSpec::parameter(format!("t{i}"), &[*n], Init::Zeros))
             .collect();
-        let wire = Wire { up, down: Dtype::F32 };
-        Arc::new(Plan::new(Layout::new(tensors).unwrap(), shards, 1, wire))
+        Arc::new(Plan::new(Layout::new(tensors).unwrap(), shards, 1, Wire::default()))
     }
 
     fn head(plan: &Plan) -> Head {
@@ -207,12 +248,16 @@ mod tests {
 
     /// Pushes the tensors, last first; returns the parts in the order they became ready.
     fn push(plan: &Arc<Plan>, tensors: &[u32], values: &[f32]) -> Vec<Request> {
+        push_as(CodecId::F32, plan, tensors, values)
+    }
+
+    fn push_as(id: CodecId, plan: &Arc<Plan>, tensors: &[u32], values: &[f32]) -> Vec<Request> {
         let ids: Vec<_> = tensors.iter().map(|tensor| TensorId(*tensor)).collect();
         let mut bundler = Bundler::push(plan, &BufferPool::new(4), head(plan), &ids);
         let mut parts: Vec<_> = std::iter::from_fn(|| bundler.poll_part()).collect();
         for tensor in ids.iter().rev() {
             for block in plan.layout().blocks_of(*tensor) {
-                bundler.handle_block(block, &values[block.range()]);
+                bundler.handle_block(block, &values[block.range()], &mut Only(id));
                 parts.extend(std::iter::from_fn(|| bundler.poll_part()));
             }
         }
@@ -245,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_small_step_is_one_part_per_shard() {
-        let plan = plan(&[640, 10], 2, Dtype::F32);
+        let plan = plan(&[640, 10], 2);
         let values: Vec<f32> = (0..650).map(|i| i as f32).collect();
         let parts = push(&plan, &[0, 1], &values);
         assert_eq!(parts.len(), 2);
@@ -254,13 +299,13 @@ mod tests {
 
     #[test]
     fn a_large_step_is_cut_at_the_frame_limit_and_loses_nothing() {
-        for up in [Dtype::F32, Dtype::Bf16] {
+        for id in [CodecId::F32, CodecId::Bf16] {
             for shards in 1..=3 {
-                let plan = plan(&[2_000_000, 3, 900_000], shards, up);
+                let plan = plan(&[2_000_000, 3, 900_000], shards);
                 // Small whole numbers are exact in every format.
                 let values: Vec<f32> =
                     (0..plan.layout().elements()).map(|i| (i % 200) as f32).collect();
-                let parts = push(&plan, &[0, 1, 2], &values);
+                let parts = push_as(id, &plan, &[0, 1, 2], &values);
                 assert!(parts.len() > 3 * usize::from(shards) / 2);
                 assert_eq!(check(&plan, &parts), values);
             }
@@ -269,7 +314,7 @@ mod tests {
 
     #[test]
     fn shards_without_a_block_in_the_step_get_an_empty_part() {
-        let plan = plan(&[1, 1, 1], 3, Dtype::F32);
+        let plan = plan(&[1, 1, 1], 3);
         let parts = push(&plan, &[1], &[5.0, 6.0, 7.0]);
         assert_eq!(parts.len(), 3);
         let values = check(&plan, &parts);
@@ -279,14 +324,14 @@ mod tests {
 
     #[test]
     fn a_full_part_leaves_before_the_step_ends() {
-        let plan = plan(&[1 << 20], 1, Dtype::F32);
+        let plan = plan(&[1 << 20], 1);
         let mut bundler = Bundler::push(&plan, &BufferPool::new(4), head(&plan), &[TensorId(0)]);
         assert!(bundler.poll_part().is_none());
         let values = vec![0.0; 1 << 20];
         let blocks = plan.layout().blocks().len();
         let mut early = 0;
         for block in plan.layout().blocks() {
-            bundler.handle_block(block, &values[block.range()]);
+            bundler.handle_block(block, &values[block.range()], &mut Only(CodecId::F32));
             early += usize::from(bundler.poll_part().is_some());
         }
         assert!(blocks > 4 && early == 4, "{blocks} blocks, {early} parts");
@@ -294,9 +339,10 @@ mod tests {
 
     #[test]
     fn first_values_always_travel_in_full_precision() {
-        let plan = plan(&[5], 1, Dtype::Bf16);
+        let plan = plan(&[5], 1);
         let mut bundler = Bundler::init(&plan, &BufferPool::new(1), SENDER, &[TensorId(0)]);
-        bundler.handle_block(&plan.layout().blocks()[0], &[0.1, 0.2, 0.3, 0.4, 0.5]);
+        let values = [0.1, 0.2, 0.3, 0.4, 0.5];
+        bundler.handle_block(&plan.layout().blocks()[0], &values, &mut FullPrecision);
         let part = bundler.poll_part().unwrap();
         assert_eq!((part.kind, part.blocks[0].codec), (RequestKind::Init, CodecId::F32));
         assert_eq!(part.body[..4], 0.1f32.to_le_bytes());

@@ -1,5 +1,6 @@
 //! Decisions of a seat without their doing: which blocks travel in which frame ([`plan`],
-//! [`bundle`]), what numbers become and come from ([`bundle`], [`answer`], [`pipeline`]), and who still owes an
+//! [`bundle`]), how gradients become bytes and what is owed of them ([`uplink`], [`feedback`],
+//! [`guard`]), how replies become numbers ([`answer`], [`pipeline`], [`deltas`]), and who still owes an
 //! answer ([`session`]), which batch is next ([`agenda`]).
 //!
 //! **Never here:** runtimes, sockets, clocks, channels. Time is an argument.
@@ -8,6 +9,10 @@ pub mod agenda;
 pub mod answer;
 pub mod auto;
 pub mod bundle;
+pub mod deltas;
+pub mod feedback;
+pub mod guard;
 pub mod pipeline;
 pub mod plan;
 pub mod session;
+pub mod uplink;

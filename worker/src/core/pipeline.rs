@@ -3,10 +3,10 @@
 
 use crate::core::answer::Answer;
 use crate::core::plan::Plan;
-use slackline_common::codec::CodecError;
+use slackline_common::codec::{CodecError, CodecId};
 use slackline_common::ids::{BlockId, TensorId};
 use slackline_common::layout::Block;
-use slackline_common::wire::frame::{BlockEntry, Reply};
+use slackline_common::wire::frame::BlockEntry;
 
 /// Why a reply is not the answer to its request. The server's fault, always.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -18,6 +18,45 @@ pub enum PipelineError {
         asked: usize,
         /// Blocks in the reply.
         got: usize,
+    },
+    /// A publish before the one held, or too far behind it.
+    #[error("the server answered a pull of what came after publish {held} with publish {got}")]
+    Publish {
+        /// What the seat said it holds.
+        held: u64,
+        /// What the reply says.
+        got: u64,
+    },
+    /// A delta of a publish that the reply is not about, or a second one of the same.
+    #[error(
+        "the server sent a delta of {block} for publish {publish} that is outside of publishes \
+         {held} (not included) to {until} or was sent before"
+    )]
+    Delta {
+        /// Which block.
+        block: BlockId,
+        /// The publish named.
+        publish: u64,
+        /// What the seat said it holds.
+        held: u64,
+        /// The last publish of the reply.
+        until: u64,
+    },
+    /// A delta of a block that was not asked for.
+    #[error("the server sent a delta of {block}, which is none of the {asked} asked for")]
+    Stranger {
+        /// Which block.
+        block: BlockId,
+        /// Blocks asked for.
+        asked: usize,
+    },
+    /// A reference in a lossy format.
+    #[error("the server sent a reference of {block} in {codec}; a reference is in f32")]
+    Reference {
+        /// Which block.
+        block: BlockId,
+        /// The format.
+        codec: CodecId,
     },
     /// A block's bytes do not decode.
     #[error("the server's {block} does not decode: {why}")]
@@ -74,6 +113,18 @@ impl Destination for Tensors<'_> {
     }
 }
 
+/// Checks that a reply holds the blocks asked for, in their order.
+///
+/// # Errors
+/// [`PipelineError::Blocks`].
+pub fn check_blocks(asked: &[BlockEntry], got: &[BlockEntry]) -> Result<(), PipelineError> {
+    let same = asked.len() == got.len() && asked.iter().zip(got).all(|(a, b)| a.block == b.block);
+    if same {
+        return Ok(());
+    }
+    Err(PipelineError::Blocks { asked: asked.len(), got: got.len() })
+}
+
 /// Decodes the reply to a pull of `asked` into `out`.
 ///
 /// # Errors
@@ -85,11 +136,7 @@ pub fn decode(
     out: &mut (impl Destination + ?Sized),
 ) -> Result<(), PipelineError> {
     let reply = &answer.head;
-    let same = asked.len() == reply.blocks.len()
-        && asked.iter().zip(&reply.blocks).all(|(a, b)| a.block == b.block);
-    if !same {
-        return Err(PipelineError::Blocks { asked: asked.len(), got: reply.blocks.len() });
-    }
+    check_blocks(asked, &reply.blocks)?;
     let mut values = answer.values();
     for entry in &reply.blocks {
         let block = &plan.layout().blocks()[entry.block.index()];
@@ -112,9 +159,9 @@ impl Norms {
         Self { blocks: vec![0.0; plan.layout().blocks().len()] }
     }
 
-    /// Input: a reply that passed [`decode`]. Without norms it changes nothing.
-    pub fn handle_reply(&mut self, reply: &Reply) {
-        for (entry, norm) in reply.blocks.iter().zip(&reply.norms) {
+    /// Input: the norms of a reply to a pull of `asked`. Without norms it changes nothing.
+    pub fn handle_reply(&mut self, asked: &[BlockEntry], norms: &[f64]) {
+        for (entry, norm) in asked.iter().zip(norms) {
             // A server takes back finite norms only; 0 clips nothing.
             self.blocks[entry.block.index()] = if norm.is_finite() { *norm } else { 0.0 };
         }
@@ -137,11 +184,10 @@ impl Norms {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use slackline_common::codec::CodecId;
     use slackline_common::ids::{Step, Version};
     use slackline_common::job::Wire;
     use slackline_common::layout::{Init, Layout, TensorSpec};
-    use slackline_common::wire::frame::ReplyKind;
+    use slackline_common::wire::frame::{Reply, ReplyKind};
 
     fn plan() -> Plan {
         let tensor = |name: &str, n| TensorSpec::parameter(name, &[n], Init::Zeros);
@@ -202,7 +248,8 @@ mod tests {
         let plan = plan();
         let mut norms = Norms::new(&plan);
         assert_eq!(norms.per_tensor(&plan), [0.0, 0.0]);
-        norms.handle_reply(&reply(&plan).1.head);
+        let (asked, reply) = reply(&plan);
+        norms.handle_reply(&asked, &reply.head.norms);
         assert_eq!(norms.per_tensor(&plan), [3.0, 3.0]);
     }
 }

@@ -14,7 +14,6 @@ pub struct Plan {
     layout: Layout,
     placement: Placement,
     servers: u16,
-    up: Vec<CodecId>,
     down: Vec<CodecId>,
 }
 
@@ -37,11 +36,8 @@ impl Plan {
     pub fn new(layout: Layout, shards: u16, servers: u16, wire: Wire) -> Self {
         assert!(servers > 0, "a plan needs at least one server");
         let placement = Placement::balance(&layout, shards);
-        let formats = |wanted| {
-            layout.tensors().iter().map(|tensor| format(tensor.dtype, wanted)).collect::<Vec<_>>()
-        };
-        let (up, down) = (formats(wire.up), formats(wire.down));
-        Self { layout, placement, servers, up, down }
+        let down = layout.tensors().iter().map(|tensor| format(tensor.dtype, wire.down)).collect();
+        Self { layout, placement, servers, down }
     }
 
     /// The tensors.
@@ -74,26 +70,35 @@ impl Plan {
         server_of(shard, self.servers)
     }
 
-    /// The format a tensor's gradients travel in.
-    pub fn up(&self, tensor: TensorId) -> CodecId {
-        self.up[tensor.index()]
-    }
-
-    /// The format a tensor's values come back in.
+    /// The format a tensor's values come back in when they come whole.
     pub fn down(&self, tensor: TensorId) -> CodecId {
         self.down[tensor.index()]
     }
 
     /// The wanted tensors' blocks as pull groups, early layers first over all shards so that every
     /// server works from the start. Each group's reply fits one frame.
-    pub fn groups(&self, mut wanted: impl FnMut(TensorId) -> bool) -> Vec<Group> {
+    pub fn groups(&self, wanted: impl FnMut(TensorId) -> bool) -> Vec<Group> {
+        self.groups_as(wanted, |tensor| self.down(tensor))
+    }
+
+    /// A fixed partition of all blocks for pulls of deltas, in the order of [`groups`](Self::groups):
+    /// each group fits one frame as a reference, in `f32`.
+    pub fn delta_groups(&self) -> Vec<Group> {
+        self.groups_as(|_| true, |_| CodecId::F32)
+    }
+
+    fn groups_as(
+        &self,
+        mut wanted: impl FnMut(TensorId) -> bool,
+        format: impl Fn(TensorId) -> CodecId,
+    ) -> Vec<Group> {
         let mut groups = Vec::new();
         let mut open: Vec<Option<Group>> = vec![None; self.shard_count()];
         for block in self.layout.blocks() {
             if !wanted(block.tensor) {
                 continue;
             }
-            let id = self.down(block.tensor);
+            let id = format(block.tensor);
             let (entry, bytes) = (
                 BlockEntry::new(block.id, 0, id),
                 plain(id).expect("a format without parameters").encoded_len_max(block.len),
@@ -189,11 +194,11 @@ mod tests {
             dtype,
             ..TensorSpec::parameter(dtype.to_string(), &[4], Init::Zeros)
         });
-        let wire = Wire { up: Dtype::Bf16, down: Dtype::F32 };
-        let plan = Plan::new(Layout::new(tensors.to_vec()).unwrap(), 1, 1, wire);
-        let ways = |i| (plan.up(TensorId(i)), plan.down(TensorId(i)));
-        assert_eq!(ways(0), (CodecId::Bf16, CodecId::F32));
-        assert_eq!(ways(1), (CodecId::F16, CodecId::F16));
-        assert_eq!(ways(2), (CodecId::Bf16, CodecId::Bf16));
+        let plan = Plan::new(Layout::new(tensors.to_vec()).unwrap(), 1, 1, Wire::default());
+        let down = [0, 1, 2].map(|tensor| plan.down(TensorId(tensor)));
+        assert_eq!(down, [CodecId::F32, CodecId::F16, CodecId::Bf16]);
+        // A reference is what every seat holds, bit for bit.
+        let deltas = plan.delta_groups().remove(0).blocks;
+        assert!(deltas.iter().all(|entry| entry.codec == CodecId::F32));
     }
 }

@@ -1,6 +1,6 @@
 //! Connections of a seat: to the coordinator ([`coordinator`]), to every server ([`servers`]), and
-//! the seat that pushes and pulls over them ([`seat`]). The raw client and the training worker both
-//! stand on [`seat`].
+//! the seat that pushes and pulls over them ([`seat`]), and the parameters that are asked for ahead
+//! ([`flow`]). The raw client and the training worker both stand on [`seat`].
 //!
 //! Everything here runs on whatever tokio runtime calls it. The training worker drives one
 //! current-thread runtime on a thread of its own and calls in from the compute thread with
@@ -9,6 +9,7 @@
 pub mod coordinator;
 mod dial;
 mod error;
+pub mod flow;
 pub mod progress;
 pub mod seat;
 pub mod servers;

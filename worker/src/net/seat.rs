@@ -2,9 +2,10 @@
 //! implementation behind the raw client and the training worker.
 
 use crate::core::answer::Answer;
-use crate::core::bundle::{Bundler, Head, Sender};
-use crate::core::pipeline::{Destination, Norms, decode};
+use crate::core::bundle::{Bundler, FullPrecision, Head, Sender};
+use crate::core::pipeline::{Destination, Norms, PipelineError, decode};
 use crate::core::plan::{Group, Plan};
+use crate::core::uplink::Uplink;
 use crate::net::servers::{Pull, Servers};
 use crate::net::{NetError, Patience};
 use quinn::Endpoint;
@@ -20,6 +21,25 @@ use std::sync::Arc;
 /// encoding would otherwise hold back what is encoded.
 const YIELD_BYTES: usize = 128 << 10;
 
+/// The oldest version among the replies of each shard.
+#[derive(Debug)]
+pub struct Oldest {
+    versions: Vec<Option<Version>>,
+}
+
+impl Oldest {
+    /// No reply yet.
+    pub fn new(plan: &Plan) -> Self {
+        Self { versions: vec![None; plan.shard_count()] }
+    }
+
+    /// Input: the version of some blocks of a shard.
+    pub fn handle(&mut self, shard: ShardId, version: Version) {
+        let oldest = &mut self.versions[shard.index()];
+        *oldest = Some(oldest.map_or(version, |oldest| oldest.min(version)));
+    }
+}
+
 /// A seat with connections to all servers.
 #[derive(Debug)]
 pub struct Seat {
@@ -27,7 +47,10 @@ pub struct Seat {
     servers: Servers,
     sender: Sender,
     bodies: BufferPool,
+    uplink: Uplink,
     mode: Mode,
+    /// Steps that a gradient may lag behind what is pushed: one less than are in flight.
+    delay: u64,
     clock: Step,
     versions: Vec<Version>,
     /// What to pull when only the release of a step is of interest.
@@ -74,7 +97,9 @@ impl Seat {
             versions: vec![Version::default(); plan.shard_count()],
             bodies: BufferPool::new(FRAMES_IN_FLIGHT_MAX * start.servers.len()),
             smallest: plan.smallest_groups(),
+            uplink: Uplink::new(job, plan.layout(), sender.seat),
             mode: job.mode,
+            delay: u64::from(job.in_flight.max(1)) - 1,
             plan,
             servers,
             sender,
@@ -102,19 +127,20 @@ impl Seat {
         self.versions.iter().copied().min().unwrap_or_default()
     }
 
-    /// Waits until every shard lets this seat start its next step. After a pull of everything that is
+    /// Waits until every shard lets this seat push its next step. After a pull of everything that is
     /// known already; otherwise it takes a round trip, and as long as slower seats do.
     ///
     /// # Errors
     /// As [`Seat::receive`].
     pub async fn released(&mut self) -> Result<(), NetError> {
         let Some(bound) = self.mode.bound() else { return Ok(()) };
-        let is_held = |shard| self.servers.slowest(shard).0.saturating_add(bound) < self.clock.0;
+        let due = self.due();
+        let is_held = |shard| self.servers.slowest(shard).0.saturating_add(bound) < due.0;
         let held: Vec<Group> =
             self.smallest.iter().filter(|group| is_held(group.shard)).cloned().collect();
-        let mut pull = self.request(&held);
+        let mut pull = self.request_for(due, &held);
         while let Some((position, reply)) = pull.next().await {
-            self.check(&held[position], &reply?.head)?;
+            self.check(&held[position], &reply?.head, &[ReplyKind::Parameters])?;
         }
         Ok(())
     }
@@ -123,8 +149,9 @@ impl Seat {
     ///
     /// # Errors
     /// The failure of an earlier push, told once: nothing of this step has been sent then.
-    pub fn begin(&self, tensors: &[TensorId], samples: u32) -> Result<Bundler, NetError> {
+    pub fn begin(&mut self, tensors: &[TensorId], samples: u32) -> Result<Bundler, NetError> {
         self.servers.check()?;
+        self.uplink.begin(self.clock);
         let norms = self.norms.as_ref().map(|norms| norms.per_tensor(&self.plan));
         let head = Head {
             sender: self.sender,
@@ -141,13 +168,14 @@ impl Seat {
     /// # Errors
     /// As [`Servers::send`].
     pub async fn push_tensor(
-        &self,
+        &mut self,
         bundler: &mut Bundler,
         tensor: TensorId,
         values: &[f32],
     ) -> Result<(), NetError> {
-        for block in self.plan.layout().blocks_of(tensor) {
-            bundler.handle_block(block, &values[block.range_in_tensor()]);
+        let plan = Arc::clone(&self.plan);
+        for block in plan.layout().blocks_of(tensor) {
+            bundler.handle_block(block, &values[block.range_in_tensor()], &mut self.uplink);
             self.send_ready(bundler).await?;
         }
         Ok(())
@@ -174,6 +202,9 @@ impl Seat {
     pub async fn end(&mut self, mut bundler: Bundler) -> Result<(), NetError> {
         self.send_ready(&mut bundler).await?;
         assert!(bundler.is_done(), "a step ends with every announced tensor in it");
+        if let Some(alarm) = self.uplink.poll_alarm() {
+            tracing::warn!("{} at step {}: {alarm}", self.sender.seat, self.clock.0);
+        }
         self.clock = self.clock.next();
         Ok(())
     }
@@ -196,7 +227,11 @@ impl Seat {
         let tensors: Vec<_> = self.tensors().collect();
         let mut bundler = Bundler::init(&self.plan, &self.bodies, self.sender, &tensors);
         for tensor in tensors {
-            self.push_tensor(&mut bundler, tensor, values(tensor)).await?;
+            for block in self.plan.layout().blocks_of(tensor) {
+                let values = &values(tensor)[block.range_in_tensor()];
+                bundler.handle_block(block, values, &mut FullPrecision);
+                self.send_ready(&mut bundler).await?;
+            }
         }
         self.servers.flush().await
     }
@@ -207,20 +242,48 @@ impl Seat {
         (0..u32::try_from(tensors).expect("at most TENSORS_MAX")).map(TensorId)
     }
 
+    /// The step whose start the parameters of the next step must be as of: its own with one step in
+    /// flight, an earlier one with more.
+    pub const fn due(&self) -> Step {
+        Step(self.clock.0.saturating_sub(self.delay))
+    }
+
     /// Asks for `groups` as this seat may see them at its next step.
     pub fn request(&self, groups: &[Group]) -> Pull {
-        self.request_as(self.sender, groups)
+        self.request_for(self.clock, groups)
+    }
+
+    /// Asks for `groups` as this seat may see them at `step`.
+    pub fn request_for(&self, step: Step, groups: &[Group]) -> Pull {
+        self.request_as(self.sender, step, groups)
     }
 
     /// Asks for `groups` as they are now, whatever the mode: for tests of the model.
     pub fn request_unbound(&self, groups: &[Group]) -> Pull {
-        self.request_as(Sender { seat: NO_SEAT, incarnation: Incarnation(0) }, groups)
+        let nobody = Sender { seat: NO_SEAT, incarnation: Incarnation(0) };
+        self.request_as(nobody, self.clock, groups)
     }
 
-    fn request_as(&self, sender: Sender, groups: &[Group]) -> Pull {
+    fn request_as(&self, sender: Sender, step: Step, groups: &[Group]) -> Pull {
         let requests = groups.iter().map(|group| {
-            let mut request = sender.request(RequestKind::Pull, group.shard, self.clock);
+            let mut request = sender.request(RequestKind::Pull, group.shard, step);
             request.version = self.versions[group.shard.index()];
+            request.blocks.clone_from(&group.blocks);
+            (request, group.bytes)
+        });
+        self.servers.pull(requests.collect())
+    }
+
+    /// Asks for what was published of each group since the publish beside it, as this seat may see
+    /// it at `step`.
+    pub fn request_deltas<'a>(
+        &self,
+        step: Step,
+        groups: impl Iterator<Item = (&'a Group, Version)>,
+    ) -> Pull {
+        let requests = groups.map(|(group, held)| {
+            let mut request = self.sender.request(RequestKind::PullDeltas, group.shard, step);
+            request.version = held;
             request.blocks.clone_from(&group.blocks);
             (request, group.bytes)
         });
@@ -237,44 +300,64 @@ impl Seat {
         mut pull: Pull,
         out: &mut (impl Destination + ?Sized),
     ) -> Result<(), NetError> {
-        let mut oldest: Vec<Option<Version>> = vec![None; self.versions.len()];
+        let mut versions = Oldest::new(&self.plan);
         while let Some((position, reply)) = pull.next().await {
             let (group, answer) = (&groups[position], reply?);
-            let reply = &answer.head;
             self.take(group, &answer, out)?;
-            let oldest = &mut oldest[group.shard.index()];
-            *oldest = Some(oldest.map_or(reply.version, |version| version.min(reply.version)));
+            versions.handle(group.shard, answer.head.version);
         }
-        for (version, seen) in self.versions.iter_mut().zip(oldest) {
-            *version = seen.unwrap_or(*version);
-        }
+        self.set_versions(versions);
         Ok(())
     }
 
-    fn take(
+    /// Decodes the reply to a pull of a group into `out`.
+    ///
+    /// # Errors
+    /// [`NetError::Reply`], [`NetError::Unexpected`].
+    pub fn take(
         &mut self,
         group: &Group,
         answer: &Answer,
         out: &mut (impl Destination + ?Sized),
     ) -> Result<(), NetError> {
-        self.check(group, &answer.head)?;
-        decode(&self.plan, &group.blocks, answer, out)
-            .map_err(|why| NetError::Reply { who: self.who(group), why })?;
-        if let Some(norms) = &mut self.norms {
-            norms.handle_reply(&answer.head);
-        }
+        self.check(group, &answer.head, &[ReplyKind::Parameters])?;
+        decode(&self.plan, &group.blocks, answer, out).map_err(|why| self.wrong(group, why))?;
+        self.take_norms(group, &answer.head.norms);
         Ok(())
+    }
+
+    /// Keeps the gradient norms of a reply about a group for the next push.
+    pub fn take_norms(&mut self, group: &Group, norms: &[f64]) {
+        if let Some(kept) = &mut self.norms {
+            kept.handle_reply(&group.blocks, norms);
+        }
+    }
+
+    /// From now on gradients are computed on these versions.
+    pub fn set_versions(&mut self, oldest: Oldest) {
+        for (version, seen) in self.versions.iter_mut().zip(oldest.versions) {
+            *version = seen.unwrap_or(*version);
+        }
+    }
+
+    /// What to say of a server whose reply about `group` is not to be believed.
+    pub fn wrong(&self, group: &Group, why: PipelineError) -> NetError {
+        NetError::Reply { who: self.who(group), why }
     }
 
     fn who(&self, group: &Group) -> String {
         self.servers.name(self.plan.server_of(group.shard))
     }
 
-    fn check(&self, group: &Group, reply: &Reply) -> Result<(), NetError> {
-        if reply.kind == ReplyKind::Parameters {
+    /// Checks that a reply is of one of these kinds.
+    ///
+    /// # Errors
+    /// [`NetError::Unexpected`].
+    pub fn check(&self, group: &Group, reply: &Reply, kinds: &[ReplyKind]) -> Result<(), NetError> {
+        if kinds.contains(&reply.kind) {
             return Ok(());
         }
-        let what = "answered a pull without parameters".to_owned();
+        let what = format!("answered a pull with {:?} in place of {kinds:?}", reply.kind);
         Err(NetError::Unexpected { who: self.who(group), what })
     }
 
@@ -300,6 +383,16 @@ impl Seat {
 
     fn farewell(&self, shard: ShardId) -> slackline_common::wire::frame::Request {
         self.sender.request(RequestKind::Leave, shard, self.clock)
+    }
+
+    /// How gradients become bytes.
+    pub const fn uplink(&self) -> &Uplink {
+        &self.uplink
+    }
+
+    /// How gradients become bytes, to change it.
+    pub const fn uplink_mut(&mut self) -> &mut Uplink {
+        &mut self.uplink
     }
 
     /// The seat this is.

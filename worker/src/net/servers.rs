@@ -24,8 +24,8 @@ use tokio::time::{Instant, timeout};
 const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
 /// How often the book is searched for servers that owe something.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
-/// Pulls are tiny and what comes back is waited for: they overtake pushes.
-const PULL_PRIORITY: i32 = 1;
+/// Pushes go in the order they were made.
+const PUSH_PRIORITY: i32 = 0;
 
 /// Connections to all servers of a job. Clones share them.
 #[derive(Clone, Debug)]
@@ -87,6 +87,11 @@ impl Pull {
     pub async fn next(&mut self) -> Option<(usize, Result<Answer, NetError>)> {
         self.replies.recv().await
     }
+
+    /// The next reply if it has come already.
+    pub fn try_next(&mut self) -> Option<(usize, Result<Answer, NetError>)> {
+        self.replies.try_recv().ok()
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -146,7 +151,7 @@ impl Servers {
         let ticket = self.inner.enter(&request, 0);
         let inner = Arc::clone(&self.inner);
         tokio::spawn(async move {
-            let answer = inner.exchange(index, &request).await;
+            let answer = inner.exchange(index, &request, PUSH_PRIORITY).await;
             drop(permit);
             inner.settle(index, ticket, answer);
         });
@@ -154,15 +159,18 @@ impl Servers {
     }
 
     /// Sends pulls, each with the most bytes its reply can have; their replies come from
-    /// [`Pull::next`].
+    /// [`Pull::next`]. They are tiny and what comes back is waited for, so they overtake pushes, and
+    /// the first of them the others.
     pub fn pull(&self, requests: Vec<(Request, usize)>) -> Pull {
+        let count = requests.len();
         let (sender, replies) = mpsc::channel(FRAMES_IN_FLIGHT_MAX);
         for (position, (request, reply_bytes)) in requests.into_iter().enumerate() {
             let (inner, sender) = (Arc::clone(&self.inner), sender.clone());
             let index = self.index(&request);
             let ticket = inner.enter(&request, reply_bytes);
             tokio::spawn(async move {
-                let asked = inner.ask(index, &request);
+                let priority = i32::try_from(count - position).unwrap_or(i32::MAX);
+                let asked = inner.ask(index, &request, priority);
                 let answer = tokio::select! {
                     biased;
                     () = sender.closed() => None,
@@ -316,22 +324,32 @@ impl Inner {
     }
 
     /// A permit, then [`Inner::exchange`].
-    async fn ask(&self, index: usize, request: &Request) -> Result<Answer, NetError> {
+    async fn ask(
+        &self,
+        index: usize,
+        request: &Request,
+        priority: i32,
+    ) -> Result<Answer, NetError> {
         let permit = self.links[index].permits.acquire().await.map_err(|_| NetError::Closed)?;
-        let answer = self.exchange(index, request).await;
+        let answer = self.exchange(index, request, priority).await;
         drop(permit);
         answer
     }
 
     /// Sends a request until it is answered, over as many connections as that takes.
-    async fn exchange(&self, index: usize, request: &Request) -> Result<Answer, NetError> {
+    async fn exchange(
+        &self,
+        index: usize,
+        request: &Request,
+        priority: i32,
+    ) -> Result<Answer, NetError> {
         let link = &self.links[index];
         loop {
             let Line { connection, generation, dead, .. } = lock(&link.line).clone();
             if let Some(dead) = dead {
                 return Err(dead);
             }
-            match round_trip(&connection, request, link).await {
+            match round_trip(&connection, request, priority, link).await {
                 Ok(reply) if reply.head.kind == ReplyKind::Refused => {
                     let (who, refusal) = (link.name(), reply.head.refusal);
                     return Err(NetError::Refused { who, refusal, sentence: reply.sentence() });
@@ -416,13 +434,12 @@ impl Inner {
 async fn round_trip(
     connection: &Connection,
     request: &Request,
+    priority: i32,
     link: &Link,
 ) -> Result<Answer, Cut> {
     let (mut send, mut recv) = connection.open_bi().await.map_err(Cut::Lost)?;
-    if request.kind.is_pull() {
-        // It fails only for a stream that is closed already, which the write reports.
-        drop(send.set_priority(PULL_PRIORITY));
-    }
+    // It fails only for a stream that is closed already, which the write reports.
+    drop(send.set_priority(priority));
     let mut pieces = [request.encode_head().into(), request.body.clone()];
     match send.write_all_chunks(&mut pieces).await {
         Ok(()) => drop(send.finish()),

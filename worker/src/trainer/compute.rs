@@ -3,15 +3,16 @@
 //! It owns the engine, the data and the seat. Sending and receiving happen on the network thread's
 //! runtime; this thread only waits there for a permit to send or for a reply, with
 //! `Handle::block_on`. A tensor's gradient is encoded and handed over as soon as it is final, so
-//! that pushes overlap with the rest of the backward pass.
+//! that pushes overlap with the rest of the backward pass. With several steps in flight parameters come
+//! meanwhile too, and are waited for only when those in hand are too old (`net::flow`).
 
 use crate::core::agenda::{Agenda, Next};
-use crate::core::plan::Group;
 use crate::data::order::{BatchOrder, Order as EpochsOrder};
 use crate::data::prefetch::Prefetch;
 use crate::data::{self, Dataset};
 use crate::net::NetError;
 use crate::net::coordinator::Outbox;
+use crate::net::flow::{Flow, makes_first_values};
 use crate::net::progress::Progress;
 use crate::net::seat::Seat;
 use crate::train::{self, Batch, Engine};
@@ -19,6 +20,7 @@ use crate::trainer::{WorkerError, evaluate};
 use slackline_common::ids::{SeatId, TensorId, Version};
 use slackline_common::job::{DataSpec, Job, Mode};
 use slackline_common::lease::Lease;
+use slackline_common::model::initialise_all;
 use slackline_common::wire::control::{Evaluated, FromWorker, Phase};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -95,7 +97,8 @@ pub(super) fn run(setup: Setup) -> Result<(), WorkerError> {
             Some(_) => {}
         }
     };
-    compute.train(*seat)
+    let flow = Flow::new(&compute.setup.job, seat.plan());
+    compute.train(*seat, flow)
 }
 
 struct Compute {
@@ -106,8 +109,6 @@ struct Compute {
     prefetch: Prefetch,
     agenda: Agenda,
     parameters: Vec<f32>,
-    /// Whether `parameters` are those of the seat's clock.
-    current: bool,
     stopped: bool,
     tests_due: bool,
 }
@@ -124,10 +125,13 @@ impl Compute {
         let train_data = open(&spec.train)?;
         let test_data = spec.test.as_ref().map(open).transpose()?;
         let prefetch = Prefetch::start(Arc::clone(&train_data), EpochsOrder::of(job, spec))?;
+        let parameters = match makes_first_values(job) {
+            true => initialise_all(engine.layout(), job.seed),
+            false => vec![0.0; engine.layout().elements()],
+        };
         Ok(Self {
             agenda: Agenda::new(job.mode != Mode::Bsp),
-            parameters: vec![0.0; engine.layout().elements()],
-            current: false,
+            parameters,
             stopped: false,
             tests_due: false,
             engine,
@@ -142,8 +146,7 @@ impl Compute {
         self.setup.handle.block_on(self.setup.outbox.send(message))
     }
 
-    fn train(&mut self, mut seat: Seat) -> Result<(), WorkerError> {
-        let everything = seat.plan().groups(|_| true);
+    fn train(&mut self, mut seat: Seat, mut flow: Flow) -> Result<(), WorkerError> {
         let tensors: Vec<TensorId> = seat.tensors().collect();
         self.ask()?;
         loop {
@@ -153,17 +156,14 @@ impl Compute {
             }
             match self.agenda.poll_next() {
                 Next::Batch { begins } => {
-                    if !self.current {
-                        self.pull(&mut seat, &everything)?;
-                    }
+                    self.hold(&mut seat, &mut flow)?;
                     if let Some(lease) = begins {
                         self.tell(FromWorker::LeaseStarted { lease, at: seat.clock() })?;
                     }
-                    self.step(&mut seat, &tensors, &everything)?;
+                    self.step(&mut seat, &mut flow, &tensors)?;
                 }
                 Next::Done => break,
                 Next::Idle if self.setup.job.mode.bound().is_some() => {
-                    self.current = false;
                     self.setup.progress.set_phase(Phase::Waiting);
                     self.setup.handle.block_on(seat.push_nothing())?;
                     self.setup.progress.step(seat.clock(), 0, None);
@@ -177,8 +177,10 @@ impl Compute {
                 }
             }
         }
+        // A pull that is still under way would wait for seats that may push no more.
+        drop(flow);
         self.leave(&seat)?;
-        self.afterwards(&mut seat, &everything)
+        self.afterwards(&mut seat)
     }
 
     /// Takes every order that has come.
@@ -231,12 +233,12 @@ impl Compute {
         Ok(())
     }
 
-    /// One step: gradient and push, question for more work, pull for the next step.
+    /// One step: gradient and push, question for more work, parameters for the next step.
     fn step(
         &mut self,
         seat: &mut Seat,
+        flow: &mut Flow,
         tensors: &[TensorId],
-        everything: &[Group],
     ) -> Result<(), WorkerError> {
         let filled = self.prefetch.next(READ_PATIENCE)?;
         self.read_ahead()?;
@@ -247,13 +249,13 @@ impl Compute {
             }
             samples => {
                 let samples = u32::try_from(samples).expect("at most PUSH_SAMPLES_MAX");
-                (samples, Some(self.gradient(seat, tensors, &filled.batch, samples)?))
+                (samples, Some(self.gradient(seat, flow, tensors, &filled.batch, samples)?))
             }
         };
         self.prefetch.recycle(filled.batch);
         self.setup.progress.step(seat.clock(), samples, loss);
         self.ask()?;
-        self.pull(seat, everything)?;
+        self.hold(seat, flow)?;
         let every = self.setup.job.evaluate.every_steps;
         if every > 0 && seat.seat() == SeatId(0) && seat.clock().0.is_multiple_of(every) {
             self.test(seat.version(), false)?;
@@ -261,10 +263,12 @@ impl Compute {
         Ok(())
     }
 
-    /// Computes the gradient and pushes it tensor by tensor. Returns the loss.
+    /// Computes the gradient and pushes it tensor by tensor, and takes parameters that come meanwhile.
+    /// Returns the loss.
     fn gradient(
         &mut self,
         seat: &mut Seat,
+        flow: &mut Flow,
         tensors: &[TensorId],
         batch: &Batch,
         samples: u32,
@@ -278,7 +282,8 @@ impl Compute {
         let loss = self.engine.gradient(&self.parameters, batch, &mut |tensor, values| {
             let before = Instant::now();
             if failure.is_none() {
-                failure = handle.block_on(seat.push_tensor(&mut bundler, tensor, values)).err();
+                let pushed = handle.block_on(seat.push_tensor(&mut bundler, tensor, values));
+                failure = pushed.and_then(|()| handle.block_on(async { flow.poll(seat) })).err();
             }
             sending += before.elapsed();
         })?;
@@ -294,19 +299,14 @@ impl Compute {
         if !loss.is_finite() {
             tracing::warn!("the loss at step {} is {loss}", seat.clock().0 - 1);
         }
-        self.current = false;
         Ok(loss)
     }
 
-    fn pull(&mut self, seat: &mut Seat, groups: &[Group]) -> Result<(), WorkerError> {
+    /// Sees to it that the parameters are as new as the next step needs.
+    fn hold(&mut self, seat: &mut Seat, flow: &mut Flow) -> Result<(), WorkerError> {
         self.setup.progress.set_phase(Phase::Pulling);
         let out = self.parameters.as_mut_slice();
-        self.setup.handle.block_on(async {
-            let pull = seat.request(groups);
-            seat.receive(groups, pull, out).await
-        })?;
-        self.current = true;
-        Ok(())
+        Ok(self.setup.handle.block_on(flow.hold(seat, out))?)
     }
 
     /// Leaves all shards and says so.
@@ -318,13 +318,14 @@ impl Compute {
     }
 
     /// Tests the model when asked to, until nobody is left to ask.
-    fn afterwards(&mut self, seat: &mut Seat, groups: &[Group]) -> Result<(), WorkerError> {
+    fn afterwards(&mut self, seat: &mut Seat) -> Result<(), WorkerError> {
+        let groups = seat.plan().groups(|_| true);
         while !self.stopped {
             if std::mem::take(&mut self.tests_due) {
                 let out = self.parameters.as_mut_slice();
                 self.setup.handle.block_on(async {
-                    let pull = seat.request_unbound(groups);
-                    seat.receive(groups, pull, out).await
+                    let pull = seat.request_unbound(&groups);
+                    seat.receive(&groups, pull, out).await
                 })?;
                 self.test(seat.version(), true)?;
                 self.setup.progress.set_phase(Phase::Finished);

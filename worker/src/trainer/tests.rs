@@ -10,6 +10,8 @@ use slackline_common::wire::control::FromWorker;
 use std::path::{Path, PathBuf};
 
 const DIGITS: &str = include_str!("../../../configs/jobs/digits.toml");
+/// Formats for both ways, as in the job file.
+const LOSSY: [&str; 1] = ["bf16"];
 const ALONE: [&str; 3] = ["mode=\"bsp\"", "workers=1", "batch=64"];
 
 fn digits(sets: &[&str]) -> Job {
@@ -77,10 +79,14 @@ async fn reached(server: &FakeServer, clock: u64) {
 }
 
 async fn train(job: &Job, servers: u16, stop_at: Option<u64>) -> Run {
+    train_with(job, servers, stop_at, Faults::default()).await
+}
+
+async fn train_with(job: &Job, servers: u16, stop_at: Option<u64>, faults: Faults) -> Run {
     let world = World::new();
     let layout = job.model.layout().unwrap();
     let servers: Vec<_> = (0..servers)
-        .map(|id| FakeServer::start(&world, job, &layout, (id, servers), Faults::default()))
+        .map(|id| FakeServer::start(&world, job, &layout, (id, servers), faults))
         .collect();
     let addresses: Vec<_> = servers.iter().map(|server| server.address.clone()).collect();
     let coordinator = FakeCoordinator::start(&world, job, &layout, &addresses);
@@ -168,6 +174,92 @@ fn asked_to_end_the_worker_finishes_its_step_and_leaves() {
     };
     assert_eq!((report.clock.0, report.bytes_outstanding), (a.clock, 0));
     assert_eq!(report.samples, a.samples);
+}
+
+/// The step that each step's gradient was computed at the start of.
+fn computed_on(run: &Run) -> Vec<u64> {
+    let steps = run.servers[0].shard.lock().unwrap().computed_on.clone();
+    for server in &run.servers {
+        assert_eq!(server.shard.lock().unwrap().computed_on, steps, "all shards are told the same");
+    }
+    steps
+}
+
+fn farthest(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn with_more_steps_in_flight_whole_values_are_never_older_than_so_many_steps() {
+    for in_flight in [2u64, 3, 5] {
+        for mode in ["bsp", "asp"] {
+            let (mode, in_flight_set) =
+                (format!("mode=\"{mode}\""), format!("in_flight={in_flight}"));
+            let run = run_test(train(&digits(&["epochs=2", &mode, &in_flight_set]), 2, None));
+            for server in &run.servers {
+                let steps = server.shard.lock().unwrap().computed_on.clone();
+                for (step, on) in (0u64..).zip(steps) {
+                    let oldest = (step + 1).saturating_sub(in_flight);
+                    assert!((oldest..=step).contains(&on), "step {step} on {on}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn deltas_lead_where_whole_values_lead_and_the_first_values_are_not_downloaded() {
+    for in_flight in [1, 2, 3] {
+        let sets = ["epochs=2", "compress=\"f32\"", &format!("in_flight={in_flight}")];
+        let job = digits(&sets);
+        let layout = job.model.layout().unwrap();
+        let run = run_test(train(&job, 2, None));
+        let expected = reference::train(&job, Path::new(".")).unwrap();
+        let far = farthest(&run.parameters(&layout), &expected);
+        // What a seat holds is a sum of differences: rounded at each publish, and never far away.
+        assert!(far < 1e-4, "{far}");
+        let steps = computed_on(&run);
+        let expected = (0..steps.len() as u64).map(|step| (step + 1).saturating_sub(in_flight));
+        assert_eq!(steps, expected.collect::<Vec<_>>());
+        if in_flight == 1 {
+            // Every publish once, and the whole model for the last test.
+            let bytes: usize =
+                run.servers.iter().map(|it| it.shard.lock().unwrap().bytes_down).sum();
+            assert_eq!(bytes, (steps.len() + 1) * layout.elements() * 4);
+        }
+    }
+}
+
+#[test]
+fn the_bits_do_not_depend_on_how_publishes_arrive() {
+    for codec in LOSSY {
+        let compress = format!("compress=\"{codec}\"");
+        let values = |in_flight: u16, faults: Faults| {
+            let job = digits(&["epochs=1", &compress, &format!("in_flight={in_flight}")]);
+            let layout = job.model.layout().unwrap();
+            run_test(train_with(&job, 2, None, faults)).parameters(&layout)
+        };
+        // Two steps in flight, and replies that bring one publish more than is due.
+        let late = Faults { late: 1, ..Faults::default() };
+        assert_eq!(values(2, Faults::default()), values(2, late), "{codec}");
+        // A reference is what the deltas add up to.
+        let references = Faults { references: true, ..Faults::default() };
+        assert_eq!(values(1, Faults::default()), values(1, references), "{codec}");
+    }
+}
+
+#[test]
+fn lossy_both_ways_the_model_learns() {
+    for codec in LOSSY {
+        let sets = ["epochs=12", &format!("compress=\"{codec}\""), "in_flight=2"];
+        let run = run_test(train(&digits(&sets), 2, None));
+        let last = run.said.iter().rev().find_map(|message| match message {
+            FromWorker::Evaluated(test) => Some(*test),
+            _ => None,
+        });
+        let last = last.unwrap();
+        assert!(last.is_final && last.accuracy > 0.9, "{codec}: {last:?}");
+    }
 }
 
 #[test]
