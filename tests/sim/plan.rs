@@ -87,7 +87,7 @@ impl Plan {
         let shards = random.between(1, 3) as u16;
         let is_exact = mode != Mode::Bsp || random.chance(25);
         let layout = layout(&mut random);
-        let up = if is_exact { CodecId::ALL[random.below(3) as usize] } else { CodecId::F32 };
+        let up = if is_exact { CodecId::PLAIN[random.below(3) as usize] } else { CodecId::F32 };
         Self {
             seed,
             label,
