@@ -90,6 +90,9 @@ pub const REPLIES_ENCODED_PER_CONNECTION_MAX: usize = 4;
 /// all at once when it closes; those beyond this are given back, and their pages cost the next step
 /// about as much as the copy into them.
 pub const IDLE_BUFFERS_MAX: usize = 64;
+/// Publishes a shard keeps for workers that are behind, beside the bound that together they are no larger
+/// than its parameters in `f32`: a worker that missed more gets all of them.
+pub const PUBLISHES_KEPT_MAX: usize = 4096;
 /// Seconds a peer has to send one frame, or to take one reply: 1 MiB in 60 s is 140 kbit/s. A slower
 /// one is cut, so that a trickle cannot hold a buffer for ever.
 pub const FRAME_SECONDS_MAX: u64 = 60;

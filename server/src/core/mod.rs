@@ -11,6 +11,7 @@ mod check;
 pub mod clock;
 pub mod engine;
 mod ledger;
+mod publish;
 mod reads;
 pub mod record;
 mod staging;
