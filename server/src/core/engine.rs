@@ -25,6 +25,7 @@
 //! * With momentum correction the workers' pushes carry the momentum from the start of the ramp on: the
 //!   momentum optimizer then has momentum 0, which is plain gradient descent.
 
+use super::arrival::{Arrival, share};
 use super::check::Verdict;
 use super::clock::{Clocks, SeatState, Token};
 use super::ledger::{Kept, OpenSteps};
@@ -36,9 +37,9 @@ use super::store::{Contribution, Setting, Store};
 use slackline_common::codec::codec;
 use slackline_common::ids::{Fingerprint, Incarnation, SeatId, ShardId, Step, Term, Version};
 use slackline_common::job::{Job, Mode, OptimizerSpec, Reduce};
-use slackline_common::layout::{Layout, TensorRole};
+use slackline_common::layout::Layout;
 use slackline_common::limits::REPLIES_ENCODED_PER_CONNECTION_MAX;
-use slackline_common::optimizer::{ClipFactors, Update, clip_factors, staleness_factor};
+use slackline_common::optimizer::{Update, clip_factors, staleness_factor};
 use slackline_common::placement::Placement;
 use slackline_common::wire::control::ShardReport;
 use slackline_common::wire::frame::{Reply, Request, RequestKind};
@@ -492,31 +493,6 @@ impl Engine {
         }
         self.refuse_pulls_of(seat, state, effects);
     }
-}
-
-/// The terms of one push that is applied on arrival.
-#[derive(Debug)]
-struct Arrival {
-    rate: f32,
-    optimizer: OptimizerSpec,
-    share: f32,
-    parameter_share: f32,
-    factors: ClipFactors,
-}
-
-impl Arrival {
-    fn update(&self, tensor: usize, role: TensorRole) -> Update {
-        let share = match role {
-            TensorRole::Parameter => self.parameter_share,
-            TensorRole::Statistic => self.share,
-        };
-        Update { rate: self.rate, share, clip_factor: self.factors.factor(tensor) }
-    }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "rounding is what is wanted")]
-fn share(samples: u32, global_batch: u64) -> f32 {
-    (f64::from(samples) / global_batch as f64) as f32
 }
 
 pub(super) fn refuse(verdict: Verdict) -> Admission {
