@@ -97,6 +97,15 @@ pub const PUBLISHES_KEPT_MAX: usize = 4096;
 /// one is cut, so that a trickle cannot hold a buffer for ever.
 pub const FRAME_SECONDS_MAX: u64 = 60;
 
+/// Most bytes a peer may send ahead of what is read, per connection, on any path: 10 Gbit/s over a
+/// round trip of 100 ms.
+pub const RECEIVE_WINDOW_BYTES_MAX: u64 = 128 << 20;
+
+/// Least cap on what a process sends, in 10⁶ bits per second: below it signs of life are late.
+pub const EGRESS_MEGABITS_MIN: f64 = 0.1;
+/// Largest cap on what a process sends: beyond it there is nothing to cap.
+pub const EGRESS_MEGABITS_MAX: f64 = 1e6;
+
 /// Longest time from one heartbeat to the next: figures that people watch are at most this old, and
 /// many fit into a lease, so that a busy machine that is late with some is not taken for a lost one.
 pub const HEARTBEAT_MILLIS_MAX: u64 = 500;
