@@ -51,6 +51,7 @@ step bsp $cargo bench -q --locked -p tests --bench bsp
 step staleness $cargo bench -q --locked -p tests --bench staleness
 step transfer $cargo bench -q --locked -p tests --bench transfer
 step small_push $cargo bench -q --locked -p tests --bench small_push
+step link $cargo bench -q --locked -p tests --bench link
 step memory $cargo bench -q --locked -p tests --bench memory
 
 kernels="cargo bench -p slackline-common --bench kernels"

@@ -10,7 +10,9 @@
 //! bytes of `f32` per second.
 #![expect(clippy::print_stdout, reason = "a table is what this program is for")]
 
-use slackline_common::codec::{CodecId, plain};
+use slackline_common::codec::{
+    CodecSpec, Draw, Encoder, Rounding, Select, ValueFormat, codec, index_bytes,
+};
 use slackline_common::job::OptimizerSpec;
 use slackline_common::kernels;
 use slackline_common::limits::BLOCK_ELEMENTS_MAX;
@@ -74,10 +76,10 @@ fn main() {
         elements >> 18,
         kernels::fast_body()
     );
-    println!("{:<18} {:>10} {:>10}   ratio (best, median)", "", "best GB/s", "median");
+    println!("{:<24} {:>10} {:>10}   ratio (best, median)", "", "best GB/s", "median");
     for measure in &measures {
         let (best, median) = measure.rates(elements);
-        print!("{:<18} {best:>10.2} {median:>10.2}", measure.name);
+        print!("{:<24} {best:>10.2} {median:>10.2}", measure.name);
         match measures.iter().find(|other| other.name == measure.against) {
             Some(other) => {
                 let (other_best, other_median) = other.rates(elements);
@@ -87,6 +89,7 @@ fn main() {
             None => println!(),
         }
     }
+    print_index_sizes();
 }
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
@@ -119,8 +122,24 @@ fn measures(elements: usize) -> Vec<Measure> {
     }
     // Both sides of a ratio to memcpy are in bytes of `f32`, so 4 a value.
     measures.push(memcpy_measure(elements));
-    for id in CodecId::ALL {
-        measures.extend(codec_measures(id, elements));
+    let (nearest, chance) = (Rounding::Nearest, Rounding::Stochastic);
+    for spec in [
+        CodecSpec::F32,
+        CodecSpec::Bf16,
+        CodecSpec::F16,
+        CodecSpec::Int8 { rounding: nearest },
+        CodecSpec::Int8 { rounding: chance },
+        CodecSpec::Int4 { rounding: nearest },
+        CodecSpec::Int4 { rounding: chance },
+        CodecSpec::Sign,
+        CodecSpec::TwoBit { threshold: 0.01 },
+    ] {
+        measures.extend(codec_measures(spec, elements));
+    }
+    for (density, block) in
+        [(0.01, BLOCK_ELEMENTS_MAX), (0.01, 16 << 10), (0.001, BLOCK_ELEMENTS_MAX)]
+    {
+        measures.push(sparse_measure(density, block, elements));
     }
     let x = values(elements);
     measures.push(Measure::new("sum_of_squares", "memcpy", 4, move || {
@@ -174,26 +193,71 @@ fn optimizer_measure(name: &str, bytes: usize, spec: OptimizerSpec, elements: us
     })
 }
 
-fn codec_measures(id: CodecId, elements: usize) -> [Measure; 2] {
-    let codec = plain(id).expect("a format without parameters");
+fn codec_measures(spec: CodecSpec, elements: usize) -> [Measure; 2] {
     let x = values(elements);
-    let mut encoded = Vec::with_capacity(codec.encoded_len_max(elements));
-    codec.encode(&x, &mut encoded);
-    let block_bytes = codec.encoded_len_max(BLOCK_ELEMENTS_MAX);
+    let draw = Draw { seed: 1 };
+    let mut encoder = Encoder::default();
+    let (mut encoded, mut ends) = (Vec::new(), vec![0]);
+    let mut id = None;
+    for block in x.chunks(BLOCK_ELEMENTS_MAX) {
+        id = Some(encoder.encode(&spec, draw, block, &mut encoded));
+        ends.push(encoded.len());
+    }
+    let codec = codec(id.expect("at least one block"));
     let mut sum = vec![0.0; elements];
     let mut out = Vec::with_capacity(encoded.len());
     [
-        Measure::new(format!("{id} encode"), "memcpy", 4, move || {
+        Measure::new(format!("{spec} encode"), "memcpy", 4, move || {
             out.clear();
-            x.chunks(BLOCK_ELEMENTS_MAX).for_each(|block| codec.encode(block, &mut out));
+            for block in x.chunks(BLOCK_ELEMENTS_MAX) {
+                encoder.encode(&spec, draw, block, &mut out);
+            }
             black_box(&mut out);
         }),
-        Measure::new(format!("{id} decode_add"), "memcpy", 4, move || {
-            let blocks = sum.chunks_mut(BLOCK_ELEMENTS_MAX).zip(encoded.chunks(block_bytes));
-            for (sum, bytes) in blocks {
+        Measure::new(format!("{spec} decode_add"), "memcpy", 4, move || {
+            for (sum, ends) in sum.chunks_mut(BLOCK_ELEMENTS_MAX).zip(ends.windows(2)) {
+                let bytes = &encoded[ends[0]..ends[1]];
                 codec.decode_add(bytes, 1e-3, sum).expect("encoded above with this length");
             }
             black_box(&mut sum);
         }),
     ]
+}
+
+/// What a worker does to a gradient: add it to the residual, select, code, keep the rest. The bytes go
+/// back in afterwards, so that every round finds the same numbers.
+fn sparse_measure(density: f32, block: usize, elements: usize) -> Measure {
+    let spec = CodecSpec::TopK { density, select: Select::Exact, values: ValueFormat::Bf16 };
+    let mut residual = values(elements);
+    let mut encoder = Encoder::default();
+    let mut out = Vec::new();
+    let name = format!("top_k {}% of {}Ki", density * 100.0, block >> 10);
+    Measure::new(name, "memcpy", 4, move || {
+        for block in residual.chunks_mut(block) {
+            out.clear();
+            let id = encoder.encode(&spec, Draw { seed: 1 }, block, &mut out);
+            codec(id).decode_add(&out, -1.0, block).expect("encoded with this length");
+            codec(id).decode_add(&out, 1.0, block).expect("encoded with this length");
+        }
+        black_box(&mut residual);
+    })
+}
+
+/// What positions cost against their entropy.
+fn print_index_sizes() {
+    let elements = BLOCK_ELEMENTS_MAX;
+    for density in [0.001, 0.01, 0.1] {
+        let chosen = |at: &u32| {
+            slackline_common::random::hash(1, 1, u64::from(*at)) as f64 / 2f64.powi(64) < density
+        };
+        let positions: Vec<u32> = (0u32..).take(elements).filter(chosen).collect();
+        let p = positions.len() as f64 / elements as f64;
+        let bits = -(p * p.log2() + (1.0 - p) * (1.0 - p).log2()) * elements as f64;
+        let bytes = index_bytes(&positions, elements);
+        println!(
+            "positions of {:.1} %: {bytes} bytes, {:.3} x their entropy",
+            density * 100.0,
+            bytes as f64 * 8.0 / bits
+        );
+    }
 }

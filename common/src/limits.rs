@@ -90,9 +90,21 @@ pub const REPLIES_ENCODED_PER_CONNECTION_MAX: usize = 4;
 /// all at once when it closes; those beyond this are given back, and their pages cost the next step
 /// about as much as the copy into them.
 pub const IDLE_BUFFERS_MAX: usize = 64;
+/// Publishes a shard keeps for workers that are behind, beside the bound that together they are no larger
+/// than its parameters in `f32`: a worker that missed more gets all of them.
+pub const PUBLISHES_KEPT_MAX: usize = 4096;
 /// Seconds a peer has to send one frame, or to take one reply: 1 MiB in 60 s is 140 kbit/s. A slower
 /// one is cut, so that a trickle cannot hold a buffer for ever.
 pub const FRAME_SECONDS_MAX: u64 = 60;
+
+/// Most bytes a peer may send ahead of what is read, per connection, on any path: 10 Gbit/s over a
+/// round trip of 100 ms.
+pub const RECEIVE_WINDOW_BYTES_MAX: u64 = 128 << 20;
+
+/// Least cap on what a process sends, in 10⁶ bits per second: below it signs of life are late.
+pub const EGRESS_MEGABITS_MIN: f64 = 0.1;
+/// Largest cap on what a process sends: beyond it there is nothing to cap.
+pub const EGRESS_MEGABITS_MAX: f64 = 1e6;
 
 /// Longest time from one heartbeat to the next: figures that people watch are at most this old, and
 /// many fit into a lease, so that a busy machine that is late with some is not taken for a lost one.

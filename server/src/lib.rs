@@ -68,13 +68,13 @@ pub async fn run_with(
     credentials: &Credentials,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServerError> {
-    let settings = TransportSettings::with_mtu(config.mtu);
+    let settings = TransportSettings::with_mtu(config.mtu).with_link(&config.link);
     let listener = server_endpoint(config.listen, credentials, &[Role::Worker], &settings)?;
     let dialler = client_endpoint(credentials, &settings)?;
-    let advertise = match config.advertise {
-        Some(advertise) => advertise,
-        None => listener.local_addr().map_or_else(|_| config.listen.to_string(), |a| a.to_string()),
-    };
+    let address =
+        listener.local_addr().map_or_else(|_| config.listen.to_string(), |a| a.to_string());
+    tracing::info!("listening on {address}");
+    let advertise = config.advertise.unwrap_or(address);
     let identity = Identity {
         coordinator: config.coordinator,
         hello: Hello { name: name(), build: env!("CARGO_PKG_VERSION").to_owned() },

@@ -1,11 +1,11 @@
 //! What a seed decides before the run: the job, the model, the machines, the network and who dies.
 
 use crate::random::Random;
-use slackline_common::codec::CodecId;
+use slackline_common::codec::{CodecId, CodecSpec, Rounding, Select, ValueFormat};
 use slackline_common::ids::{Incarnation, SeatId, ShardId};
 use slackline_common::job::{
-    Clip, Compress, Evaluate, Feedback, Job, Length, Mode, OptimizerSpec, Ramp, Reduce, Schedule,
-    Wire,
+    Clip, Compress, CompressRule, Direction, Evaluate, Feedback, Job, Length, Mode, OptimizerSpec,
+    Ramp, Reduce, Schedule, Wire,
 };
 use slackline_common::layout::{Init, Layout, TensorSpec};
 use slackline_common::model::ModelSpec;
@@ -87,11 +87,14 @@ impl Plan {
         let shards = random.between(1, 3) as u16;
         let is_exact = mode != Mode::Bsp || random.chance(25);
         let layout = layout(&mut random);
-        let up = if is_exact { CodecId::ALL[random.below(3) as usize] } else { CodecId::F32 };
+        let up = if is_exact { CodecId::PLAIN[random.below(3) as usize] } else { CodecId::F32 };
         Self {
             seed,
             label,
-            job: Arc::new(job(mode, workers, shards, is_exact)),
+            job: Arc::new(Job {
+                compress: compress(&mut Random::new(seed, 1)),
+                ..job(mode, workers, shards, is_exact)
+            }),
             placement: Placement::balance(&layout, shards),
             layout: Arc::new(layout),
             seats: seats(&mut random, workers),
@@ -191,6 +194,22 @@ fn job(mode: Mode, workers: u16, servers: u16, is_exact: bool) -> Job {
         in_flight: 1,
         evaluate: Evaluate::default(),
     }
+}
+
+/// In a third of the plans parameters come down as deltas, in one of several formats.
+fn compress(random: &mut Random) -> Compress {
+    if !random.chance(33) {
+        return Compress::Off;
+    }
+    let specs = [
+        CodecSpec::Bf16,
+        CodecSpec::Int8 { rounding: Rounding::Stochastic },
+        CodecSpec::Sign,
+        CodecSpec::TopK { density: 0.2, select: Select::Exact, values: ValueFormat::Int4 },
+    ];
+    let codec = specs[random.below(4) as usize];
+    let (pattern, direction, elements_min) = ("*".to_owned(), Direction::Down, 0);
+    Compress::Rules(vec![CompressRule { pattern, direction, elements_min, codec }])
 }
 
 /// The rate of plans that are not exact.

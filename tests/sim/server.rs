@@ -72,7 +72,7 @@ impl Server {
         let is_now = self.requests.is_multiple_of(NOW_AND_THEN);
         let is_push = request.kind == RequestKind::Push;
         if self.fault == Fault::ForgetsPulls
-            && request.kind == RequestKind::Pull
+            && request.kind.is_pull()
             && is_now
             && request.seat != NO_SEAT
         {
@@ -88,7 +88,7 @@ impl Server {
             return;
         }
         match self.fault {
-            Fault::ReleasesEarly if request.kind == RequestKind::Pull => {
+            Fault::ReleasesEarly if request.kind.is_pull() => {
                 request.step.0 = request.step.0.saturating_sub(1);
             }
             Fault::AppliesDuplicates
@@ -121,6 +121,12 @@ impl Server {
 
     pub(crate) fn read(&mut self, token: Token) -> Option<Reply> {
         self.shard.read(token)
+    }
+
+    /// What every worker at the last publish should hold, and that publish's number.
+    pub(crate) fn reference(&self) -> (Vec<f32>, u64) {
+        let (values, publish) = self.shard.engine().reference().expect("the job sends deltas");
+        (values.to_vec(), publish)
     }
 
     pub(crate) fn cancel(&mut self, token: Token) {

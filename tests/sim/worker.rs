@@ -3,8 +3,9 @@
 
 use crate::plan::{LIFE, Plan};
 use bytes::Bytes;
-use slackline_common::codec::{CodecId, plain};
-use slackline_common::ids::{SeatId, ShardId, Step, Version};
+use slackline_common::codec::{CodecId, codec, plain};
+use slackline_common::ids::{BlockId, SeatId, ShardId, Step, Version};
+use slackline_common::model::initialise;
 use slackline_common::wire::frame::{BlockEntry, Reply, ReplyKind, Request, RequestKind};
 use slackline_server::core::Token;
 use std::collections::BTreeMap;
@@ -64,12 +65,22 @@ pub(crate) struct Worker {
     pub(crate) refusal: String,
     next_ask: u64,
     versions: Vec<Version>,
+    /// In jobs that send deltas: what it holds of every shard.
+    pub(crate) holds: Vec<Held>,
+}
+
+/// The blocks of a shard as a worker holds them, one after the other, and at which publish.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Held {
+    pub(crate) publish: u64,
+    pub(crate) values: Vec<f32>,
 }
 
 impl Worker {
     pub(crate) fn new(plan: &Arc<Plan>, seat: SeatId) -> Self {
         Self {
             versions: vec![Version(0); usize::from(plan.placement.shards())],
+            holds: plan.shards().map(|shard| first_values(plan, shard)).collect(),
             plan: Arc::clone(plan),
             seat,
             phase: Phase::Pulling,
@@ -94,10 +105,13 @@ impl Worker {
             self.asks.clear();
             return;
         }
-        if ask.request.kind == RequestKind::Pull {
+        if ask.request.kind == RequestKind::PullDeltas {
+            self.take(ask.request.shard, reply);
+        }
+        if ask.request.kind.is_pull() {
             self.versions[ask.request.shard.index()] = reply.version;
         }
-        let is_pull = |ask: &Ask| ask.request.kind == RequestKind::Pull;
+        let is_pull = |ask: &Ask| ask.request.kind.is_pull();
         match self.phase {
             Phase::Pulling if !self.asks.values().any(is_pull) => {
                 self.phase = Phase::Computing;
@@ -145,10 +159,33 @@ impl Worker {
             let blocks = wanted(&plan, shard);
             if !blocks.is_empty() {
                 let mut request = self.request(RequestKind::Pull, shard);
+                if plan.job.sends_deltas() {
+                    request.kind = RequestKind::PullDeltas;
+                    request.version = Version(self.holds[shard.index()].publish);
+                }
                 request.blocks = blocks;
                 self.ask(request, wishes);
             }
         }
+    }
+
+    /// Adds deltas, or takes over a reference.
+    fn take(&mut self, shard: ShardId, reply: &Reply) {
+        let held = &mut self.holds[shard.index()];
+        let blocks = self.plan.placement.blocks_of(shard);
+        let len = |id: &BlockId| self.plan.layout.blocks()[id.index()].len;
+        for (entry, bytes) in reply.payloads() {
+            let before = blocks.iter().take_while(|id| **id != entry.block);
+            let start: usize = before.map(len).sum();
+            let values = &mut held.values[start..start + len(&entry.block)];
+            let format = codec(entry.codec);
+            let taken = match reply.kind {
+                ReplyKind::Deltas => format.decode_add(&bytes, 1.0, values),
+                _ => format.decode(&bytes, values),
+            };
+            taken.expect("a shard sends whole blocks");
+        }
+        held.publish = reply.publish;
     }
 
     fn push(&mut self, shard: ShardId, wishes: &mut Vec<Wish>) {
@@ -201,6 +238,18 @@ impl Worker {
         self.asks.insert(id, Ask { request, attempts: 0, token: None });
         wishes.push(Wish::Send(id));
     }
+}
+
+/// What every worker makes by itself.
+fn first_values(plan: &Plan, shard: ShardId) -> Held {
+    let mut values = Vec::new();
+    for id in plan.placement.blocks_of(shard) {
+        let block = &plan.layout.blocks()[id.index()];
+        let start = values.len();
+        values.resize(start + block.len, 0.0);
+        initialise(&plan.layout, plan.job.seed, block, &mut values[start..]);
+    }
+    Held { publish: 0, values }
 }
 
 /// A request with nothing in it.

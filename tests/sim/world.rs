@@ -1,6 +1,6 @@
 //! A cluster in one thread: real engines, virtual workers, a virtual network. One seed decides it all.
 
-use crate::invariants::{Invariant, Read, Release, ShardView, View, WorkerView};
+use crate::invariants::{Hold, Invariant, Read, Release, ShardView, View, WorkerView};
 use crate::network::Network;
 use crate::oracle::Oracle;
 use crate::plan::{LIFE, Plan};
@@ -10,7 +10,7 @@ use crate::worker::{AskId, Phase, Wish, Worker, request, wanted};
 use slackline_common::codec::codec;
 use slackline_common::ids::{SeatId, ShardId, Step, Term};
 use slackline_common::wire::control::NO_SEAT;
-use slackline_common::wire::frame::{Reply, Request, RequestKind};
+use slackline_common::wire::frame::{Reply, ReplyKind, Request, RequestKind};
 use slackline_server::core::{Effect, Record, Token};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,6 +64,8 @@ pub(crate) struct World {
     oracles: Vec<Oracle>,
     workers: Vec<Worker>,
     callers: BTreeMap<Token, Caller>,
+    /// References of shards as they were sent out.
+    published: BTreeMap<(ShardId, u64), Vec<f32>>,
     tokens: u64,
     terms: u64,
     view: View,
@@ -112,6 +114,7 @@ impl World {
             workers: workers.iter().map(look_at).collect(),
             releases: Vec::new(),
             reads: Vec::new(),
+            holds: Vec::new(),
         };
         Self {
             network: Network::new(plan),
@@ -120,6 +123,7 @@ impl World {
             oracles,
             workers,
             callers: BTreeMap::new(),
+            published: BTreeMap::new(),
             tokens: 0,
             terms: 0,
             view,
@@ -145,6 +149,7 @@ impl World {
             self.handle(event);
             self.check(invariants, &before)?;
             self.view.reads.clear();
+            self.view.holds.clear();
             self.view.releases.clear();
             before.clone_from(&self.view);
         }
@@ -172,7 +177,17 @@ impl World {
             Event::Read { shard, token } => self.read(shard, token),
             Event::Reply { seat, ask, reply } => {
                 let mut wishes = Vec::new();
-                self.workers[seat.index()].handle_reply(ask, &reply, &mut wishes);
+                let worker = &mut self.workers[seat.index()];
+                let before = worker.holds.clone();
+                worker.handle_reply(ask, &reply, &mut wishes);
+                for (shard, (held, before)) in
+                    self.plan.shards().zip(worker.holds.iter().zip(before))
+                {
+                    if *held != before {
+                        let published = self.published.get(&(shard, held.publish)).cloned();
+                        self.view.holds.push(Hold { shard, seat, held: held.clone(), published });
+                    }
+                }
                 self.grant(seat, &mut wishes);
             }
             Event::Timer { seat, ask } => self.send(seat, ask),
@@ -258,7 +273,7 @@ impl World {
             sent_as
         };
         let oracle = &mut self.oracles[shard.index()];
-        let is_bound = kind == RequestKind::Pull && oracle.is_live(seat);
+        let is_bound = kind.is_pull() && oracle.is_live(seat);
         let attempt = worker.asks.get(&ask).map_or(0, |ask| ask.attempts);
         self.callers.insert(token, Caller { seat, ask, step, is_bound, attempt });
         oracle.handle_request(&request);
@@ -299,6 +314,11 @@ impl World {
     fn read(&mut self, shard: ShardId, token: Token) {
         let Some(reply) = self.servers[shard.index()].read(token) else { return };
         let Caller { seat, step, .. } = self.callers[&token];
+        if matches!(reply.kind, ReplyKind::Deltas | ReplyKind::Reference) {
+            let (reference, publish) = self.servers[shard.index()].reference();
+            self.published.insert((shard, publish), reference);
+            return self.reply(token, reply);
+        }
         let mut got = Vec::new();
         for (entry, bytes) in reply.payloads() {
             let mut values = vec![0.0; self.plan.layout.blocks()[entry.block.index()].len];

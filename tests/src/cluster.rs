@@ -1,6 +1,7 @@
 //! A cluster of the real programs on loopback, member by member, for tests that need to hurt one.
 
 use crate::clock::wait_for;
+use crate::relay::Relay;
 use crate::script::{Driver, Op, Report};
 use slackline_common::quic::endpoint::MTU_LOOPBACK;
 use slackline_common::quic::{Authority, Credentials};
@@ -120,6 +121,15 @@ impl Cluster {
             self.coordinator, self.mtu
         );
         self.start(&format!("server-{}", self.members.len()), "server", &config, &[])
+    }
+
+    /// Starts a server that workers are told to reach through `relay`.
+    pub fn server_behind(&mut self, relay: &Relay) -> MemberId {
+        let id = self.server(&format!("advertise = \"{}\"", relay.address()));
+        let line = self.wait_for_line(id, "listening on ");
+        let (_, address) = line.rsplit_once("listening on ").unwrap();
+        relay.lead_to(address.trim().parse().unwrap());
+        id
     }
 
     /// Starts a worker. `extra` is TOML put before its `[certificates]`.

@@ -5,5 +5,6 @@ pub mod clock;
 pub mod cluster;
 pub mod frames;
 pub mod player;
+pub mod relay;
 pub mod run;
 pub mod script;

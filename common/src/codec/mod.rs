@@ -13,16 +13,33 @@ mod bf16;
 mod encoder;
 mod f16;
 mod f32;
+mod grouped;
+mod int4;
+mod int8;
+#[cfg(test)]
+mod lossy_tests;
+mod random_k;
+mod sign;
 mod sixteen;
+mod sparse;
 mod spec;
 #[cfg(test)]
 mod tests;
+mod top_k;
+mod two_bit;
 
 pub use self::bf16::Bf16;
 pub use self::encoder::{Draw, Encoder};
 pub use self::f16::F16;
 pub use self::f32::F32;
+pub use self::int4::Int4;
+pub use self::int8::Int8;
+pub use self::random_k::RandomK;
+pub use self::sign::Sign;
+pub use self::sparse::index_bytes;
 pub use self::spec::{CodecSpec, Rounding, Select, ValueFormat};
+pub use self::top_k::TopK;
+pub use self::two_bit::TwoBit;
 
 use crate::blame::Blame;
 use crate::layout::Dtype;
@@ -38,11 +55,35 @@ pub enum CodecId {
     Bf16 = 2,
     /// 2 bytes an element: IEEE 754 half precision.
     F16 = 3,
+    /// A scale per 256 elements and a byte each.
+    Int8 = 4,
+    /// A scale per 256 elements and half a byte each.
+    Int4 = 5,
+    /// A scale and a bit an element.
+    Sign = 6,
+    /// A threshold and two bits an element.
+    TwoBit = 7,
+    /// The largest elements, with their positions.
+    TopK = 8,
+    /// Elements that a seed chooses.
+    RandomK = 9,
 }
 
 impl CodecId {
+    /// The formats that may be asked for by their id alone.
+    pub const PLAIN: [Self; 3] = [Self::F32, Self::Bf16, Self::F16];
     /// Every format, in the order of their bytes.
-    pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::F16];
+    pub const ALL: [Self; 9] = [
+        Self::F32,
+        Self::Bf16,
+        Self::F16,
+        Self::Int8,
+        Self::Int4,
+        Self::Sign,
+        Self::TwoBit,
+        Self::TopK,
+        Self::RandomK,
+    ];
 }
 
 impl TryFrom<u8> for CodecId {
@@ -72,6 +113,12 @@ impl fmt::Display for CodecId {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
             Self::F16 => "f16",
+            Self::Int8 => "int8",
+            Self::Int4 => "int4",
+            Self::Sign => "sign",
+            Self::TwoBit => "two_bit",
+            Self::TopK => "top_k",
+            Self::RandomK => "random_k",
         })
     }
 }
@@ -80,7 +127,7 @@ impl fmt::Display for CodecId {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum CodecError {
     /// A codec byte nobody knows.
-    #[error("the sender names codec {got}; known are 1 (f32), 2 (bf16) and 3 (f16)")]
+    #[error("the sender names codec {got}; known are 1 (f32) to 9 (random_k)")]
     UnknownId {
         /// The byte.
         got: u8,
@@ -99,13 +146,25 @@ pub enum CodecError {
         /// How many there must be.
         expected: usize,
     },
+    /// Bytes that break another rule of the format.
+    #[error("the sender gives {got} bytes for {elements} elements in {codec}, but {rule}")]
+    Rule {
+        /// The format.
+        codec: CodecId,
+        /// How many elements the block has.
+        elements: usize,
+        /// How many bytes there are.
+        got: usize,
+        /// The rule and what breaks it.
+        rule: &'static str,
+    },
 }
 
 impl CodecError {
     /// Whose move it is: bytes come from peers alone.
     pub const fn blame(&self) -> Blame {
         match self {
-            Self::UnknownId { .. } | Self::Length { .. } => Blame::Peer,
+            Self::UnknownId { .. } | Self::Length { .. } | Self::Rule { .. } => Blame::Peer,
         }
     }
 }
@@ -178,6 +237,7 @@ pub fn plain(id: CodecId) -> Option<&'static dyn PlainCodec> {
         CodecId::F32 => Some(&F32),
         CodecId::Bf16 => Some(&Bf16),
         CodecId::F16 => Some(&F16),
+        _ => None,
     }
 }
 
@@ -187,6 +247,12 @@ pub fn codec(id: CodecId) -> &'static dyn Codec {
         CodecId::F32 => &F32,
         CodecId::Bf16 => &Bf16,
         CodecId::F16 => &F16,
+        CodecId::Int8 => &Int8,
+        CodecId::Int4 => &Int4,
+        CodecId::Sign => &Sign,
+        CodecId::TwoBit => &TwoBit,
+        CodecId::TopK => &TopK,
+        CodecId::RandomK => &RandomK,
     }
 }
 

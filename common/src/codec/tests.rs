@@ -16,6 +16,7 @@ fn portable(id: CodecId) -> &'static Bodies {
         CodecId::F32 => &f32::PORTABLE,
         CodecId::Bf16 => &bf16::PORTABLE,
         CodecId::F16 => &f16::PORTABLE,
+        other => unreachable!("{other} is not plain"),
     }
 }
 
@@ -43,6 +44,7 @@ fn oracle(id: CodecId, value: f32) -> (Vec<u8>, f32) {
             let narrow = half::f16::from_f32(value);
             (narrow.to_le_bytes().to_vec(), narrow.to_f32())
         }
+        other => unreachable!("{other} is not plain"),
     }
 }
 
@@ -130,7 +132,7 @@ fn bytes_are_pinned() {
 #[test]
 fn every_edge_value_is_what_the_half_crate_says() {
     let x = edge_values();
-    for id in CodecId::ALL {
+    for id in CodecId::PLAIN {
         let bytes = encoded(id, &x);
         let width = bytes.len() / x.len();
         for (i, value) in x.iter().enumerate() {
@@ -168,7 +170,7 @@ fn all_65536_patterns_decode_as_the_half_crate_says_and_round_trip() {
 #[test]
 fn both_bodies_give_the_same_bits_at_every_length_and_misalignment() {
     let edges = edge_values();
-    for id in CodecId::ALL {
+    for id in CodecId::PLAIN {
         let (door, body) = (plain(id).unwrap(), portable(id));
         for len in lengths() {
             for offset in 0..9 {
@@ -219,7 +221,7 @@ fn only_f32_at_a_fitting_address_is_read_where_it_lies() {
 
 #[test]
 fn damaged_lengths_are_refused_and_touch_nothing() {
-    for id in CodecId::ALL {
+    for id in CodecId::PLAIN {
         let door = plain(id).unwrap();
         for elements in [0usize, 1, 7, 64, 1000] {
             let good = encoded(id, &values(elements, 1));
@@ -244,7 +246,7 @@ fn damaged_lengths_are_refused_and_touch_nothing() {
 
 #[test]
 fn a_special_value_anywhere_in_the_bytes_is_seen() {
-    for id in CodecId::ALL {
+    for id in CodecId::PLAIN {
         for len in lengths().skip(1) {
             for at in [0, len / 2, len - 1] {
                 for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
@@ -260,7 +262,7 @@ fn a_special_value_anywhere_in_the_bytes_is_seen() {
 
 #[test]
 fn encode_appends_and_does_not_allocate_when_there_is_room() {
-    for id in CodecId::ALL {
+    for id in CodecId::PLAIN {
         let x = values(3000, 9);
         let mut out = Vec::with_capacity(2 + plain(id).unwrap().encoded_len_max(x.len()));
         out.extend([1, 2]);
@@ -279,7 +281,7 @@ fn a_codec_byte_is_its_own_inverse_and_others_are_refused() {
             Err(error) => assert!(error.to_string().contains(&format!("codec {byte};"))),
         }
     }
-    assert_eq!(CodecId::ALL.map(|id| id as u8), [1, 2, 3]);
+    assert_eq!(CodecId::ALL.map(|id| id as u8), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
     for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
         assert_eq!(CodecId::from(dtype).to_string(), dtype.to_string());
     }
@@ -304,7 +306,7 @@ fn decode_add_with_minus_one_leaves_the_residual() {
 /// `samples / total`, in a fixed order.
 #[test]
 fn contributions_scaled_by_their_part_of_the_samples_give_the_weighted_mean() {
-    for id in CodecId::ALL {
+    for id in CodecId::PLAIN {
         let check = |parts: &[(f32, f32)], expected: f32| {
             let total: f32 = parts.iter().map(|part| part.0).sum();
             let mut mean = [0.0];
@@ -325,7 +327,7 @@ proptest! {
         raw in prop::collection::vec(any::<u32>(), 0..70), pad in 0usize..9,
     ) {
         let x: Vec<f32> = raw.iter().map(|bits| f32::from_bits(*bits)).collect();
-        for id in CodecId::ALL {
+        for id in CodecId::PLAIN {
             let mut bytes = vec![0; pad];
             plain(id).unwrap().encode(&x, &mut bytes);
             let expected: Vec<u8> = x.iter().flat_map(|value| oracle(id, *value).0).collect();
@@ -346,7 +348,7 @@ proptest! {
     fn any_bytes_are_decoded_or_refused_and_never_panic(
         bytes in prop::collection::vec(any::<u8>(), 0..300), elements in 0usize..80,
     ) {
-        for id in CodecId::ALL {
+        for id in CodecId::PLAIN {
             let door = plain(id).unwrap();
             let mut out = vec![0.0; elements];
             let accepted = door.validate(&bytes, elements).is_ok();

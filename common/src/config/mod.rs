@@ -14,6 +14,7 @@ mod errors;
 mod exchange_table;
 mod job;
 mod job_table;
+mod link;
 mod node;
 mod node_table;
 mod reader;
@@ -25,6 +26,7 @@ mod values;
 pub use environment::{ENVIRONMENT_PREFIX, apply_set, process_environment};
 pub use errors::{ConfigError, ConfigErrors};
 pub use job::{load_job, parse_job};
+pub use link::{Congestion, Link};
 pub use node::{
     AfterJob, CertificatePaths, CoordinatorConfig, Log, LogFormat, LogLevel, ServerConfig,
     WorkerConfig,

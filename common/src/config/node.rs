@@ -2,6 +2,7 @@
 
 use super::ConfigErrors;
 use super::environment::Override;
+use super::link::{Link, link};
 use super::node_table::{CERTIFICATES, COORDINATOR, LOG, SERVER, WORKER};
 use super::reader::{Document, read_file};
 use super::values::Values;
@@ -97,6 +98,8 @@ pub struct CoordinatorConfig {
     pub log: Log,
     /// Largest UDP payload in bytes that the path to every member is known to carry.
     pub mtu: u16,
+    /// How it sends.
+    pub link: Link,
 }
 
 /// `server.toml`.
@@ -118,6 +121,8 @@ pub struct ServerConfig {
     pub log: Log,
     /// Largest UDP payload in bytes that the path is known to carry.
     pub mtu: u16,
+    /// How it sends.
+    pub link: Link,
 }
 
 /// `worker.toml`.
@@ -146,6 +151,8 @@ pub struct WorkerConfig {
     pub log: Log,
     /// Largest UDP payload in bytes that the path is known to carry.
     pub mtu: u16,
+    /// How it sends.
+    pub link: Link,
 }
 
 impl CoordinatorConfig {
@@ -173,6 +180,7 @@ impl CoordinatorConfig {
             },
             log: log(&mut document),
             mtu: root.u16("mtu"),
+            link: link(&mut document),
         };
         document.finish(config)
     }
@@ -215,6 +223,7 @@ impl ServerConfig {
             coordinator_grace_seconds: root.f64("coordinator_grace_seconds"),
             log: log(&mut document),
             mtu: root.u16("mtu"),
+            link: link(&mut document),
         };
         document.finish(config)
     }
@@ -255,6 +264,7 @@ impl WorkerConfig {
             slowdown: root.number("slowdown"),
             log: log(&mut document),
             mtu: root.u16("mtu"),
+            link: link(&mut document),
         };
         document.finish(config)
     }

@@ -1,5 +1,6 @@
 //! The keys of `coordinator.toml`, `server.toml` and `worker.toml`.
 
+use super::link::LINK;
 use super::table::Fallback::{Absent, Is, Required};
 use super::table::{Key, Kind, Section, key};
 use crate::limits::{SEATS_MAX, SHARDS_PER_SERVER_MAX};
@@ -55,7 +56,7 @@ pub(super) static COORDINATOR: Section = Section::file(
         ),
         MTU,
     ],
-    &[&CERTIFICATES, &LOG],
+    &[&CERTIFICATES, &LINK, &LOG],
 );
 
 pub(super) static SERVER: Section = Section::file(
@@ -83,7 +84,7 @@ pub(super) static SERVER: Section = Section::file(
         COORDINATOR_GRACE,
         MTU,
     ],
-    &[&CERTIFICATES, &LOG],
+    &[&CERTIFICATES, &LINK, &LOG],
 );
 
 pub(super) static WORKER: Section = Section::file(
@@ -119,7 +120,7 @@ pub(super) static WORKER: Section = Section::file(
         ),
         MTU,
     ],
-    &[&CERTIFICATES, &LOG],
+    &[&CERTIFICATES, &LINK, &LOG],
 );
 
 pub(super) static CERTIFICATES: Section = Section::plain(

@@ -128,11 +128,18 @@ fn commented_keys_in_configs_exist_and_show_the_default() {
         assert_ne!(text.trim(), opened.trim(), "{file} shows defaults");
         match file {
             "coordinator.toml" => assert_eq!(
-                CoordinatorConfig::parse(&opened, file, []).unwrap(),
+                CoordinatorConfig {
+                    link: Link::default(),
+                    ..CoordinatorConfig::parse(&opened, file, []).unwrap()
+                },
                 CoordinatorConfig::parse(&text, file, []).unwrap()
             ),
             "server.toml" => assert_eq!(
-                ServerConfig { advertise: None, ..ServerConfig::parse(&opened, file, []).unwrap() },
+                ServerConfig {
+                    advertise: None,
+                    link: Link::default(),
+                    ..ServerConfig::parse(&opened, file, []).unwrap()
+                },
                 ServerConfig::parse(&text, file, []).unwrap()
             ),
             _ => assert_eq!(
@@ -140,6 +147,7 @@ fn commented_keys_in_configs_exist_and_show_the_default() {
                     seat: None,
                     name: None,
                     slowdown: None,
+                    link: Link::default(),
                     ..WorkerConfig::parse(&opened, file, []).unwrap()
                 },
                 WorkerConfig::parse(&text, file, []).unwrap()
@@ -277,6 +285,7 @@ fn what_a_node_leaves_out_is_the_documented_default() {
             after_job: AfterJob::Exit,
             log,
             mtu: 1452,
+            link: Link::default(),
         }
     );
     assert_eq!(
@@ -290,6 +299,7 @@ fn what_a_node_leaves_out_is_the_documented_default() {
             coordinator_grace_seconds: 30.0,
             log,
             mtu: 1452,
+            link: Link::default(),
         }
     );
     assert_eq!(
@@ -306,8 +316,24 @@ fn what_a_node_leaves_out_is_the_documented_default() {
             slowdown: None,
             log,
             mtu: 1452,
+            link: Link::default(),
         }
     );
+}
+
+#[test]
+fn a_link_is_read_as_it_is_written() {
+    let text = format!("{NODE}[link]\ncongestion = \"cubic\"\negress_mbit = 20\n");
+    let link = Link { congestion: Congestion::Cubic, egress_megabits: Some(20.0) };
+    assert_eq!(WorkerConfig::parse(&text, "w.toml", []).unwrap().link, link);
+    assert_eq!(ServerConfig::parse(&text, "s.toml", []).unwrap().link, link);
+    assert_eq!(CoordinatorConfig::parse(&text, "c.toml", []).unwrap().link, link);
+    assert_eq!(Link::default(), Link { congestion: Congestion::Rate, egress_megabits: None });
+    for wrong in ["congestion = \"reno\"", "egress_mbit = 0", "egress_mbit = 1e7"] {
+        let text = format!("{NODE}[link]\n{wrong}\n");
+        let fault = WorkerConfig::parse(&text, "w.toml", []).unwrap_err().to_string();
+        assert!(fault.contains("link."), "{fault}");
+    }
 }
 
 #[test]

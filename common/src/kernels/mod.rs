@@ -62,3 +62,8 @@ dispatch! {
     /// in order; then partial sum `j` takes `j + 8`, `j + 4`, `j + 2`, `j + 1` in turn.
     pub fn sum_of_squares(values: &[f32]) -> f64 = portable::sum_of_squares
 }
+
+dispatch! {
+    /// The sum of the magnitudes of `values` in `f64`, added in the order of [`sum_of_squares`].
+    pub fn sum_of_magnitudes(values: &[f32]) -> f64 = portable::sum_of_magnitudes
+}

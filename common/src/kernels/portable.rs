@@ -3,7 +3,7 @@
 /// Values between two looks at the answer of [`is_finite`]: 4 KiB of `f32`.
 pub(crate) const FINITE_STRIDE: usize = 1024;
 
-/// Partial sums of [`sum_of_squares`].
+/// Partial sums of [`sum_of_squares`] and [`sum_of_magnitudes`].
 const LANES: usize = 16;
 
 #[inline(always)]
@@ -36,15 +36,33 @@ pub(super) fn is_finite(values: &[f32]) -> bool {
 
 #[inline(always)]
 pub(super) fn sum_of_squares(values: &[f32]) -> f64 {
+    sum(
+        values,
+        #[inline(always)]
+        |value| f64::from(value) * f64::from(value),
+    )
+}
+
+#[inline(always)]
+pub(super) fn sum_of_magnitudes(values: &[f32]) -> f64 {
+    sum(
+        values,
+        #[inline(always)]
+        |value| f64::from(value.abs()),
+    )
+}
+
+#[inline(always)]
+fn sum(values: &[f32], term: impl Fn(f32) -> f64) -> f64 {
     let mut partial = [0.0f64; LANES];
     let (whole, rest) = values.as_chunks::<LANES>();
     for chunk in whole {
         for (partial, value) in partial.iter_mut().zip(chunk) {
-            *partial += f64::from(*value) * f64::from(*value);
+            *partial += term(*value);
         }
     }
     for (partial, value) in partial.iter_mut().zip(rest) {
-        *partial += f64::from(*value) * f64::from(*value);
+        *partial += term(*value);
     }
     for width in [8, 4, 2, 1] {
         let (low, high) = partial.split_at_mut(width);

@@ -5,14 +5,15 @@
 //! payload would never leave the machine.
 
 use super::close::{CloseCode, REASON_BYTES_MAX, close, printable};
+use super::congestion;
 use super::credentials::{Credentials, role_of};
 use super::error::{QuicError, describe};
-use super::socket::{ClampedSocket, bind};
+use super::socket::{ClampedSocket, Egress, bind};
 use super::tls::{self, FALLBACK, PROTOCOLS, VERSION};
 use crate::blame::Blame;
-use crate::limits::{CONNECTIONS_MAX, FRAMES_IN_FLIGHT_MAX};
+use crate::config::{Congestion, Link};
+use crate::limits::{CONNECTIONS_MAX, FRAME_BODY_BYTES_MAX, FRAMES_IN_FLIGHT_MAX};
 use crate::role::Role;
-use quinn::congestion::CubicConfig;
 use quinn::crypto::rustls::HandshakeData;
 use quinn::{
     Connecting, Connection, Endpoint, EndpointConfig, Incoming, MtuDiscoveryConfig, TokioRuntime,
@@ -36,7 +37,9 @@ pub const MTU_LOOPBACK: u16 = 6500;
 /// Streams beyond the frames in flight that a peer may have open: control, and what is just ending.
 const STREAMS_SPARE: usize = 8;
 /// A receive window is never below this: 160 Mbit/s over a round trip of 50 ms.
-const RECEIVE_WINDOW_BYTES_MIN: u64 = 1 << 20;
+pub(super) const RECEIVE_WINDOW_BYTES_MIN: u64 = 1 << 20;
+/// Size asked of the host for a socket's buffers.
+pub(super) const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 /// Connections that may wait for `accept`.
 const INCOMING_MAX: usize = 1024;
 /// Connections beyond which a caller must prove its address before anything is kept for it.
@@ -62,8 +65,13 @@ pub struct TransportSettings {
     pub receive_window_bytes: Option<u64>,
     /// Bytes kept for resending, per connection.
     pub send_window_bytes: u64,
-    /// Bytes that may be on their way before the first acknowledgement.
+    /// What decides how much is on its way.
+    pub congestion: Congestion,
+    /// Bytes that may be on their way before the first acknowledgement, where the controller does not
+    /// choose by itself.
     pub initial_window_bytes: u64,
+    /// Cap on what leaves, shared by every endpoint these settings are used for.
+    pub egress: Option<Egress>,
     /// Silence after which a connection is lost.
     pub idle_timeout: Duration,
     /// Silence after which a sign of life is sent.
@@ -75,10 +83,13 @@ impl Default for TransportSettings {
         Self {
             mtu: MTU_DEFAULT,
             mtu_known: MTU_MIN,
-            socket_buffer_bytes: 4 << 20,
+            socket_buffer_bytes: SOCKET_BUFFER_BYTES,
             receive_window_bytes: None,
-            send_window_bytes: 16 << 20,
+            // What the frames in flight can fill: their bytes are kept anyway.
+            send_window_bytes: (FRAMES_IN_FLIGHT_MAX * FRAME_BODY_BYTES_MAX) as u64,
+            congestion: Congestion::default(),
             initial_window_bytes: 1 << 20,
+            egress: None,
             idle_timeout: Duration::from_secs(15),
             keep_alive: Duration::from_secs(5),
         }
@@ -97,6 +108,12 @@ impl TransportSettings {
     pub fn with_mtu(mtu: u16) -> Self {
         let mtu_known = if mtu <= MTU_DEFAULT { MTU_MIN } else { mtu };
         Self { mtu, mtu_known, ..Self::default() }
+    }
+
+    /// These with what a node file says under `[link]`.
+    #[must_use]
+    pub fn with_link(self, link: &Link) -> Self {
+        Self { congestion: link.congestion, egress: link.egress_megabits.map(Egress::new), ..self }
     }
 
     fn check(&self) -> Result<(), QuicError> {
@@ -151,8 +168,7 @@ impl TransportSettings {
             discovery.upper_bound(self.mtu);
             discovery
         });
-        let mut cubic = CubicConfig::default();
-        cubic.initial_window(self.initial_window_bytes);
+        let controllers = congestion::factory(self.congestion, self.initial_window_bytes, self.mtu);
         let mut transport = TransportConfig::default();
         transport
             .initial_mtu(self.mtu_known)
@@ -168,7 +184,7 @@ impl TransportSettings {
             .datagram_receive_buffer_size(None)
             .max_idle_timeout(Some(idle))
             .keep_alive_interval(Some(self.keep_alive))
-            .congestion_controller_factory(Arc::new(cubic));
+            .congestion_controller_factory(controllers);
         Ok(transport)
     }
 }
@@ -237,7 +253,8 @@ pub(super) fn endpoint(
     };
     let mut client = tls::client(credentials, protocols)?;
     client.transport_config(transport);
-    let socket = ClampedSocket::wrap(bound.socket, settings.mtu).map_err(|error| setup(&error))?;
+    let socket = ClampedSocket::wrap(bound.socket, settings.mtu, settings.egress.clone())
+        .map_err(|error| setup(&error))?;
     let mut endpoint =
         Endpoint::new_with_abstract_socket(config, server, socket, Arc::new(TokioRuntime))
             .map_err(|error| setup(&error))?;

@@ -9,12 +9,17 @@
 
 pub mod certs;
 pub mod close;
+mod congestion;
 pub mod control;
 pub mod credentials;
 pub mod endpoint;
 pub mod error;
+mod offload;
+mod pacer;
+mod rate;
 mod socket;
 mod tls;
+mod windows;
 
 pub use certs::{Authority, CertError, Identity};
 pub use close::{CloseCode, close};
@@ -26,6 +31,8 @@ pub use endpoint::{
 };
 pub use error::{QuicError, describe_close, describe_close_from};
 pub use quinn::{Connection, Endpoint};
+pub use socket::Egress;
+pub use windows::Windows;
 
 #[cfg(test)]
 mod tests;

@@ -48,7 +48,7 @@ impl Listening {
         config: CoordinatorConfig,
         credentials: &Credentials,
     ) -> Result<Self, CoordinatorError> {
-        let settings = TransportSettings::with_mtu(config.mtu);
+        let settings = TransportSettings::with_mtu(config.mtu).with_link(&config.link);
         let roles = &[Role::Worker, Role::Server, Role::Operator];
         let endpoint = quic::server_endpoint(config.listen, credentials, roles, &settings)?;
         let address =

@@ -111,6 +111,7 @@ impl Bench {
             after_job,
             log: Log::default(),
             mtu: 1452,
+            link: slackline_common::config::Link::default(),
         };
         let credentials = credentials(&authority, Role::Coordinator);
         let listening = Listening::bind_with(config, &credentials).unwrap();

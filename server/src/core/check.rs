@@ -2,10 +2,12 @@
 
 use super::clock::SeatState;
 use super::engine::Engine;
+use super::publish::Publisher;
 use super::record::{Push, Record, fits, payloads};
 use bytes::Bytes;
 use slackline_common::codec::codec;
 use slackline_common::ids::{Incarnation, SeatId, Step};
+use slackline_common::job::LADDER;
 use slackline_common::limits::STEPS_OPEN_MAX;
 use slackline_common::wire::frame::{BlockEntry, Refusal};
 
@@ -31,6 +33,12 @@ impl Engine {
             Record::CommitInit { seat } => self.check_commit(*seat),
             Record::Push(push) => self.check_push(push),
             Record::Close { step } => known_if(self.clocks.closable() != Some(*step)),
+            Record::Publish => known_if(!self.publisher.as_ref().is_some_and(Publisher::is_due)),
+            Record::Down { level } => {
+                let now = self.publisher.as_ref().and_then(Publisher::level);
+                let is_rung = usize::from(*level) < LADDER.len();
+                known_if(!is_rung || now.is_none_or(|now| now == *level))
+            }
             Record::Leave { seat, incarnation } => match self.check_seat(*seat, *incarnation) {
                 Err(refused) => refused,
                 Ok(state) => known_if(state != SeatState::Live),
@@ -121,7 +129,10 @@ impl Engine {
     /// shard without blocks never holds a seat back with a pull, so it is as patient as it can be.
     fn check_ahead(&self, id: SeatId, step: Step, clock: Step) -> Result<(), Verdict> {
         let ahead = step.0 - clock.0;
-        let is_allowed = self.store.blocks().is_empty() || self.clocks.allows(step);
+        // Steps in flight were computed on parameters that the pull of an earlier step gave.
+        let in_flight = u64::from(self.job.in_flight.max(1)) - 1;
+        let reach = Step(step.0.saturating_sub(in_flight));
+        let is_allowed = self.store.blocks().is_empty() || self.clocks.allows(reach);
         if ahead < STEPS_OPEN_MAX && is_allowed {
             return Ok(());
         }

@@ -172,6 +172,13 @@ impl Clocks {
         self.parked.retain(|_, waiter| waiter.token != token);
     }
 
+    /// The pulls that [`Clocks::poll_release`] would give now, in order.
+    pub fn releasable(&self) -> impl Iterator<Item = Token> {
+        let floor = self.floor();
+        let ready = self.parked.iter().take_while(move |((needed, _), _)| *needed <= floor);
+        ready.map(|(_, waiter)| waiter.token)
+    }
+
     /// Output: one pull that may be answered now. Call until it returns `None`.
     pub fn poll_release(&mut self) -> Option<Token> {
         let ((needed, _), _) = self.parked.first_key_value()?;

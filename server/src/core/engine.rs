@@ -17,21 +17,29 @@
 //! * `ssp`, `asp`: a push moves the model by `samples / (workers × batch)` of the rate; with
 //!   [`Reduce::Sum`] by the whole rate. Running statistics always move by the share.
 //! * A version is a closed step, or a whole push, of which at least one contribution counted.
-//! * Schedules run on closed steps, or on whole global batches of samples applied.
+//! * Schedules run on closed steps, or on whole global batches of samples applied. In local mode they
+//!   belong to the workers' inner rate, and a push moves the model by `1 / workers` however many samples
+//!   its round had: a short round came less far already.
+//! * A job that sends deltas publishes with every closed step, or, where pushes are applied on arrival,
+//!   before a pull that would see something new.
+//! * With momentum correction the workers' pushes carry the momentum from the start of the ramp on: the
+//!   momentum optimizer then has momentum 0, which is plain gradient descent.
 
+use super::arrival::{Arrival, share};
 use super::check::Verdict;
 use super::clock::{Clocks, SeatState, Token};
 use super::ledger::{Kept, OpenSteps};
+use super::publish::Publisher;
 use super::reads::Pull;
 use super::record::{Push, Record, payloads};
 use super::staging::Staging;
 use super::store::{Contribution, Setting, Store};
 use slackline_common::codec::codec;
 use slackline_common::ids::{Fingerprint, Incarnation, SeatId, ShardId, Step, Term, Version};
-use slackline_common::job::{Job, Mode, Reduce};
-use slackline_common::layout::{Layout, TensorRole};
+use slackline_common::job::{Job, Mode, OptimizerSpec, Reduce};
+use slackline_common::layout::Layout;
 use slackline_common::limits::REPLIES_ENCODED_PER_CONNECTION_MAX;
-use slackline_common::optimizer::{ClipFactors, Update, clip_factors, staleness_factor};
+use slackline_common::optimizer::{Update, clip_factors, staleness_factor};
 use slackline_common::placement::Placement;
 use slackline_common::wire::control::ShardReport;
 use slackline_common::wire::frame::{Reply, Request, RequestKind};
@@ -96,6 +104,10 @@ pub struct Engine {
     pub(super) version: Version,
     pub(super) pulls: BTreeMap<Token, Pull>,
     pub(super) pool: BufferPool,
+    /// Present in jobs that send deltas.
+    pub(super) publisher: Option<Publisher>,
+    /// `auto`: the rung of the ladder that each live seat wishes parameters to come down with.
+    pub(super) wishes: BTreeMap<SeatId, u8>,
     sequence: u64,
     term: Term,
     samples: u64,
@@ -113,8 +125,12 @@ impl Engine {
         let EngineSpec { job, layout, shard, shards, seats } = spec;
         let placement = Placement::balance(&layout, shards);
         let blocks = placement.blocks_of(shard).iter().map(|id| layout.blocks()[id.index()]);
+        let store = Store::new(&job, blocks.collect());
+        let publisher = job.sends_deltas().then(|| Publisher::new(&job, &layout, store.blocks()));
         Self {
-            store: Store::new(&job, blocks.collect()),
+            store,
+            publisher,
+            wishes: BTreeMap::new(),
             clocks: Clocks::new(job.mode, &seats),
             ledgers: seats.iter().map(|(seat, _)| (*seat, OpenSteps::new())).collect(),
             staging: Staging::default(),
@@ -185,6 +201,12 @@ impl Engine {
             }
             Record::Push(push) => self.apply_push(push, effects),
             Record::Close { step } => self.close(*step),
+            Record::Publish => self.publish(),
+            Record::Down { level } => {
+                if let Some(publisher) = &mut self.publisher {
+                    publisher.set_level(*level);
+                }
+            }
             Record::Leave { seat, .. } => self.remove(*seat, SeatState::Left, effects),
             Record::Depart { seat, term, .. } => {
                 self.term = self.term.max(*term);
@@ -196,7 +218,22 @@ impl Engine {
     /// Output: the next record that follows from the state alone. Call until it returns `None`,
     /// applying each.
     pub fn poll_record(&self) -> Option<Record> {
-        self.clocks.closable().map(|step| Record::Close { step })
+        if let Some(step) = self.clocks.closable() {
+            return Some(Record::Close { step });
+        }
+        let publisher = self.publisher.as_ref()?;
+        if publisher.level().is_some() {
+            let live = |seat: &SeatId| {
+                self.clocks.seat(*seat).is_some_and(|seat| seat.state == SeatState::Live)
+            };
+            let wishes = self.wishes.iter().filter(|(seat, _)| live(seat));
+            let wish = wishes.map(|(_, level)| *level).max();
+            if let Some(level) = wish.filter(|level| Some(*level) != publisher.level()) {
+                return Some(Record::Down { level });
+            }
+        }
+        let waits = |token: Token| self.pulls.get(&token).is_some_and(|pull| pull.held.is_some());
+        (publisher.is_due() && self.clocks.releasable().any(waits)).then_some(Record::Publish)
     }
 
     /// The number of the last record.
@@ -207,6 +244,12 @@ impl Engine {
     /// Whether pushes and pulls are taken.
     pub const fn is_initialised(&self) -> bool {
         self.initialised
+    }
+
+    /// What every worker at the last publish holds, block after block, and that publish's number; `None`
+    /// in a job that sends no deltas.
+    pub fn reference(&self) -> Option<(&[f32], u64)> {
+        self.publisher.as_ref().map(|publisher| (publisher.reference(), publisher.number()))
     }
 
     /// A seat's clock on this shard.
@@ -245,6 +288,9 @@ impl Engine {
             }
         }
         self.staging.hash(&mut hash);
+        if let Some(publisher) = &self.publisher {
+            publisher.hash(&mut hash);
+        }
         let numbers = [
             u64::from(self.initialised),
             self.version.0,
@@ -270,6 +316,32 @@ impl Engine {
             }
         }
         self.initialised = true;
+        if let Some(publisher) = &mut self.publisher {
+            publisher.restart(&self.store);
+        }
+    }
+
+    fn publish(&mut self) {
+        if let Some(publisher) = &mut self.publisher {
+            publisher.publish(&self.store);
+        }
+    }
+
+    /// The factor of the rate at a step.
+    fn schedule_factor(&self, step: u64) -> f32 {
+        if self.job.local.is_some() { 1.0 } else { self.job.schedule.factor(step) }
+    }
+
+    /// The optimizer at a step.
+    fn optimizer_at(&self, step: u64) -> OptimizerSpec {
+        match self.job.optimizer {
+            OptimizerSpec::Momentum { learning_rate, weight_decay, nesterov, .. }
+                if self.job.feedback.momentum_correction && step >= self.job.ramp.begin_step =>
+            {
+                OptimizerSpec::Momentum { learning_rate, momentum: 0.0, weight_decay, nesterov }
+            }
+            other => other,
+        }
     }
 
     fn apply_push(&mut self, push: &Push, effects: &mut Vec<Effect>) {
@@ -278,6 +350,7 @@ impl Engine {
         open.take_part(push);
         let was_complete = open.is_complete();
         let mut told = None;
+        let mut applied = false;
         for (entry, bytes) in payloads(&push.blocks, &push.body) {
             let Some(at) = self.store.find(entry.block) else { continue };
             if !codec(entry.codec).is_finite(&bytes) {
@@ -303,10 +376,20 @@ impl Engine {
                     let tensor = self.store.blocks()[at].tensor;
                     let update =
                         arrival.update(tensor.index(), self.layout.tensors()[tensor.index()].role);
-                    let setting = Setting { job: &self.job, layout: &self.layout };
+                    let setting = Setting {
+                        job: &self.job,
+                        optimizer: &arrival.optimizer,
+                        layout: &self.layout,
+                    };
                     self.store.update(&setting, at, &update, &kept);
+                    applied = true;
                 }
             }
+        }
+        if let (Some(arrival), Some(publisher), true) = (&arrival, &mut self.publisher, applied) {
+            // Each part counts for its blocks; together they are the push.
+            let part = push.blocks.len() as f64 / self.store.blocks().len().max(1) as f64;
+            publisher.handle_applied(f64::from(arrival.share) * part);
         }
         if was_complete {
             self.complete(push.seat, push.step);
@@ -345,7 +428,8 @@ impl Engine {
             .collect();
         let norms = complete.iter().map(|open| open.norms()).find(|norms| !norms.is_empty());
         let factors = clip_factors(&self.job.clip, norms.unwrap_or_default());
-        let rate = self.job.optimizer.learning_rate() * self.job.schedule.factor(step.0);
+        let rate = self.job.optimizer.learning_rate() * self.schedule_factor(step.0);
+        let optimizer = self.optimizer_at(step.0);
         let mut contributions = Vec::with_capacity(complete.len());
         let mut any = false;
         for at in 0..self.store.blocks().len() {
@@ -360,7 +444,7 @@ impl Engine {
             any = true;
             let tensor = self.store.blocks()[at].tensor.index();
             let update = Update { rate, share: 1.0, clip_factor: factors.factor(tensor) };
-            let setting = Setting { job: &self.job, layout: &self.layout };
+            let setting = Setting { job: &self.job, optimizer: &optimizer, layout: &self.layout };
             self.store.update_by(&setting, at, &update, &contributions);
         }
         for open in &complete {
@@ -369,19 +453,27 @@ impl Engine {
         }
         self.version.0 += u64::from(any);
         self.clocks.handle_closed();
+        if let (Some(publisher), true) = (&mut self.publisher, any) {
+            publisher.handle_applied(1.0);
+            publisher.publish(&self.store);
+        }
     }
 
     /// How a push moves the model when it is applied on arrival.
     fn arrival(&self, push: &Push) -> Arrival {
         let global_batch = self.job.server_step_samples().max(1);
         let step = self.samples / global_batch;
-        let mut rate = self.job.optimizer.learning_rate() * self.job.schedule.factor(step);
+        let mut rate = self.job.optimizer.learning_rate() * self.schedule_factor(step);
         if self.job.mode == (Mode::Asp { scale_by_staleness: true }) {
             rate *= staleness_factor(self.version.0.saturating_sub(push.version.0));
         }
-        let share = share(push.samples, global_batch);
+        let share = match self.job.local {
+            Some(_) => share(1, u64::from(self.job.workers)),
+            None => share(push.samples, global_batch),
+        };
         Arrival {
             rate,
+            optimizer: self.optimizer_at(step),
             share,
             parameter_share: if self.job.reduce == Reduce::Sum { 1.0 } else { share },
             factors: clip_factors(&self.job.clip, &push.norms),
@@ -391,6 +483,7 @@ impl Engine {
     /// Takes a seat out: complete steps stay, incomplete ones go, its waiting pulls are refused.
     fn remove(&mut self, seat: SeatId, state: SeatState, effects: &mut Vec<Effect>) {
         self.clocks.handle_gone(seat, state);
+        self.wishes.remove(&seat);
         if state == SeatState::Departed {
             // Who leaves by itself may have been chosen already: its values stay until the commit.
             self.staging.forget(seat);
@@ -400,30 +493,6 @@ impl Engine {
         }
         self.refuse_pulls_of(seat, state, effects);
     }
-}
-
-/// The terms of one push that is applied on arrival.
-#[derive(Debug)]
-struct Arrival {
-    rate: f32,
-    share: f32,
-    parameter_share: f32,
-    factors: ClipFactors,
-}
-
-impl Arrival {
-    fn update(&self, tensor: usize, role: TensorRole) -> Update {
-        let share = match role {
-            TensorRole::Parameter => self.parameter_share,
-            TensorRole::Statistic => self.share,
-        };
-        Update { rate: self.rate, share, clip_factor: self.factors.factor(tensor) }
-    }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "rounding is what is wanted")]
-fn share(samples: u32, global_batch: u64) -> f32 {
-    (f64::from(samples) / global_batch as f64) as f32
 }
 
 pub(super) fn refuse(verdict: Verdict) -> Admission {

@@ -7,10 +7,12 @@
 //! **Never here:** sockets, channels, runtimes, threads, clocks of the wall, unseeded randomness, hash
 //! maps. The same records give the same bits: that is what a log, a standby and a replay rest on.
 
+mod arrival;
 mod check;
 pub mod clock;
 pub mod engine;
 mod ledger;
+mod publish;
 mod reads;
 pub mod record;
 mod staging;

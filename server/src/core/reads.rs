@@ -6,19 +6,26 @@
 use super::check::Verdict;
 use super::clock::{SeatState, Token};
 use super::engine::{Admission, Effect, Engine, refuse};
-use slackline_common::codec::plain;
+use slackline_common::codec::{CodecId, plain};
 use slackline_common::ids::{SeatId, Step};
+use slackline_common::job::LADDER;
 use slackline_common::limits::{
     FRAME_BODY_BYTES_MAX, PULLS_WAITING_PER_SEAT_MAX, PULLS_WITHOUT_SEAT_MAX, STEPS_OPEN_MAX,
 };
 use slackline_common::wire::control::NO_SEAT;
-use slackline_common::wire::frame::{BlockEntry, Refusal, Reply, ReplyKind, Request};
+use slackline_common::wire::frame::{BlockEntry, Refusal, Reply, ReplyKind, Request, RequestKind};
+
+/// The end of the ladder: a wish beyond it is this.
+#[expect(clippy::cast_possible_truncation, reason = "the ladder has a few rungs")]
+const LAST_RUNG: u8 = LADDER.len() as u8 - 1;
 
 /// A pull that has not been read yet.
 #[derive(Debug)]
 pub(super) struct Pull {
     seat: SeatId,
     blocks: Vec<BlockEntry>,
+    /// A pull of deltas: the publish its seat holds.
+    pub(super) held: Option<u64>,
 }
 
 impl Engine {
@@ -26,7 +33,12 @@ impl Engine {
     pub(super) fn admit_pull(&mut self, request: Request, token: Token) -> Admission {
         match self.check_pull(&request) {
             Ok((seat, step)) => {
-                self.pulls.insert(token, Pull { seat, blocks: request.blocks });
+                let held = (request.kind == RequestKind::PullDeltas).then_some(request.version.0);
+                if held.is_some() && seat != NO_SEAT {
+                    let wish = u8::try_from(request.part).unwrap_or(u8::MAX);
+                    self.wishes.insert(seat, wish.min(LAST_RUNG));
+                }
+                self.pulls.insert(token, Pull { seat, blocks: request.blocks, held });
                 self.clocks.handle_wait(token, seat, step);
                 Admission::Waiting
             }
@@ -68,12 +80,22 @@ impl Engine {
                 format!("{seat} has {waiting} pulls waiting: {waiting_max} are the most");
             return Err(Verdict::Refused(Refusal::TooManyParts, sentence));
         }
+        let is_deltas = request.kind == RequestKind::PullDeltas;
+        if is_deltas {
+            self.check_deltas(seat, request)?;
+        }
         let mut bytes = 0;
         for entry in &request.blocks {
             let at = self.check_block(seat, *entry)?;
-            bytes += plain(entry.codec)
-                .expect("a format without parameters")
-                .encoded_len_max(self.store.blocks()[at].len);
+            // Deltas may turn into all of the reference.
+            let wanted = if is_deltas { CodecId::F32 } else { entry.codec };
+            let Some(format) = plain(wanted) else {
+                let sentence = format!(
+                    "{seat} asks for whole parameters in {wanted}: f32, bf16 and f16 can be asked for"
+                );
+                return Err(Verdict::Refused(Refusal::BadPayload, sentence));
+            };
+            bytes += format.encoded_len_max(self.store.blocks()[at].len);
             if bytes > FRAME_BODY_BYTES_MAX {
                 let sentence = format!(
                     "{seat} asks for more than {FRAME_BODY_BYTES_MAX} bytes in one pull: split it"
@@ -84,6 +106,25 @@ impl Engine {
         Ok((seat, step))
     }
 
+    /// Whether the job sends deltas, and the seat can hold what it says it holds.
+    fn check_deltas(&self, seat: SeatId, request: &Request) -> Result<(), Verdict> {
+        let refused = |sentence| Err(Verdict::Refused(Refusal::BadPayload, sentence));
+        let Some(publisher) = &self.publisher else {
+            return refused(format!("{seat} asks for deltas, which this job does not send"));
+        };
+        if let Err(why) = publisher.check_held(request.version.0) {
+            return refused(format!("{seat} asks for deltas: {why}"));
+        }
+        let repeated = request.blocks.windows(2).find(|pair| pair[0].block >= pair[1].block);
+        match repeated {
+            None => Ok(()),
+            Some(pair) => refused(format!(
+                "{seat} asks for deltas of {} after {}: blocks must rise",
+                pair[1].block, pair[0].block
+            )),
+        }
+    }
+
     /// Output: a pull that may be read now. Call until it returns `None`.
     pub fn poll_release(&mut self) -> Option<Token> {
         self.clocks.poll_release()
@@ -92,7 +133,7 @@ impl Engine {
     /// Encodes the answer of a released pull into a pooled buffer, with the parameters as they are
     /// now. `None` when it was cancelled.
     pub fn read(&mut self, token: Token) -> Option<Reply> {
-        let Pull { mut blocks, .. } = self.pulls.remove(&token)?;
+        let Pull { mut blocks, held, .. } = self.pulls.remove(&token)?;
         let position = |entry: &BlockEntry| self.store.find(entry.block);
         let at: Vec<_> = blocks.iter().filter_map(position).collect();
         let norms = if self.job.clip.is_on() {
@@ -100,6 +141,14 @@ impl Engine {
         } else {
             Vec::new()
         };
+        if let (Some(held), Some(publisher)) = (held, &self.publisher) {
+            let asked: Vec<_> = blocks.iter().map(|entry| entry.block).zip(at).collect();
+            let mut buffer = self.pool.take(0);
+            let answer = publisher.answer(&self.store, &asked, held, &mut buffer.bytes);
+            let ack = self.ack();
+            let super::publish::Answer { kind, blocks, publish } = answer;
+            return Some(Reply { kind, norms, blocks, publish, body: buffer.freeze(), ..ack });
+        }
         let bytes = |(entry, at): (&BlockEntry, &usize)| {
             plain(entry.codec)
                 .expect("a format without parameters")

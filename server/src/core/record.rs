@@ -30,6 +30,14 @@ pub enum Record {
         /// The step.
         step: Step,
     },
+    /// What has changed since the last publish is encoded for the workers. Where steps are closed a
+    /// publish is part of the close.
+    Publish,
+    /// `compress = "auto"`: publishes are coded with this rung of the ladder from now on.
+    Down {
+        /// Position in `job::LADDER`.
+        level: u8,
+    },
     /// A seat pushes no more and holds nobody back.
     Leave {
         /// Which seat.

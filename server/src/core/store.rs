@@ -11,7 +11,7 @@
 use super::ledger::Kept;
 use slackline_common::codec::{codec, plain};
 use slackline_common::ids::BlockId;
-use slackline_common::job::{Job, Reduce};
+use slackline_common::job::{Job, OptimizerSpec, Reduce};
 use slackline_common::kernels::sum_of_squares;
 use slackline_common::layout::{Block, Init, Layout, TensorRole};
 use slackline_common::model::initialise;
@@ -42,6 +42,8 @@ pub(super) struct Contribution<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setting<'a> {
     pub(super) job: &'a Job,
+    /// The job's, or what takes its place while workers correct for momentum themselves.
+    pub(super) optimizer: &'a OptimizerSpec,
     pub(super) layout: &'a Layout,
 }
 
@@ -76,7 +78,7 @@ impl Setting<'_> {
                 if self.job.clip.is_on() {
                     *norm = sum_of_squares(gradient);
                 }
-                optimizer::apply(&self.job.optimizer, state, update, values, gradient);
+                optimizer::apply(self.optimizer, state, update, values, gradient);
             }
         }
     }
@@ -109,8 +111,18 @@ impl Store {
         self.blocks.binary_search_by_key(&id, |block| block.id).ok()
     }
 
+    /// Where a block lies in [`Store::all_values`].
+    pub(super) fn range(&self, at: usize) -> std::ops::Range<usize> {
+        self.starts[at]..self.starts[at + 1]
+    }
+
+    /// The parameters of all blocks, one after the other.
+    pub(super) fn all_values(&self) -> &[f32] {
+        &self.values
+    }
+
     pub(super) fn values(&self, at: usize) -> &[f32] {
-        &self.values[self.starts[at]..self.starts[at + 1]]
+        &self.values[self.range(at)]
     }
 
     pub(super) fn norm(&self, at: usize) -> f64 {

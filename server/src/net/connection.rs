@@ -8,7 +8,7 @@ use slackline_common::limits::{
     FRAMES_IN_FLIGHT_MAX, HELLO_SECONDS_MAX, REPLIES_ENCODED_PER_CONNECTION_MAX,
 };
 use slackline_common::quic::{
-    self, CloseCode, ControlSender, accept_hello, close, describe_close_from, handshake,
+    self, CloseCode, ControlSender, Windows, accept_hello, close, describe_close_from, handshake,
 };
 use slackline_common::wire::control::{DataHello, DataWelcome};
 use std::sync::Arc;
@@ -96,10 +96,12 @@ pub(super) async fn streams(
 ) -> Option<StreamError> {
     // Dropped with this function: what still waits for an answer is cancelled.
     let mut tasks = JoinSet::new();
+    let mut windows = Windows::default();
     loop {
         tokio::select! {
             stream = connection.accept_bi() => {
                 let (mut send, recv) = stream.ok()?;
+                windows.follow(connection);
                 let (home, caller) = (Arc::clone(home), caller.clone());
                 tasks.spawn(async move {
                     let served = stream::serve(&home, &caller, &mut send, recv).await;

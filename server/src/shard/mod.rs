@@ -53,6 +53,8 @@ impl Shard {
 
     /// Output: a pull that may be answered now, by [`Shard::read`]. Call until it returns `None`.
     pub fn poll_release(&mut self) -> Option<Token> {
+        // A publish may be due for the pull that is next; it tells nobody anything else.
+        self.follow(&mut Vec::new());
         self.engine.poll_release()
     }
 
@@ -70,6 +72,11 @@ impl Shard {
     /// the sequence number, and the answer waits for what the job's durability asks.
     fn commit(&mut self, record: &Record, effects: &mut Vec<Effect>) {
         self.engine.apply(self.engine.sequence() + 1, record, effects);
+        self.follow(effects);
+    }
+
+    /// Applies the records that follow from the state alone.
+    fn follow(&mut self, effects: &mut Vec<Effect>) {
         while let Some(record) = self.engine.poll_record() {
             self.engine.apply(self.engine.sequence() + 1, &record, effects);
         }

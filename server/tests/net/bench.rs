@@ -108,6 +108,7 @@ pub(crate) fn config(coordinator: String, grace: f64) -> ServerConfig {
         coordinator_grace_seconds: grace,
         log: Log::default(),
         mtu: 1452,
+        link: slackline_common::config::Link::default(),
     }
 }
 

@@ -1,6 +1,8 @@
 //! ps-lite's key-value sum (E01).
 
 use super::*;
+use std::time::Duration;
+use tests::relay::{Path, Relay};
 
 /// Keys of one worker.
 const KEYS: usize = 10_000;
@@ -63,9 +65,15 @@ fn script(workers: u16, rank: u16) -> Vec<Op> {
 
 /// Plays the case with one process for each entry of `processes`, which has so many clients.
 fn check(servers: u16, processes: &[u16]) {
+    play(Case::new(&adding(servers, processes), servers), processes);
+}
+
+fn adding(servers: u16, processes: &[u16]) -> String {
+    job("mode = \"asp\"\nreduce = \"sum\"", processes.iter().sum(), servers, ADD)
+}
+
+fn play(mut case: Case, processes: &[u16]) {
     let workers: u16 = processes.iter().sum();
-    let mut case =
-        Case::new(&job("mode = \"asp\"\nreduce = \"sum\"", workers, servers, ADD), servers);
     let mut seats = 0..workers;
     for clients in processes {
         let seats = seats.by_ref().take(usize::from(*clients));
@@ -122,4 +130,27 @@ fn pushes_add_up_exactly_with_four_servers_and_four_workers() {
 #[test]
 fn two_clients_in_one_process_add_up_as_two_processes_do() {
     check(2, &[2]);
+}
+
+/// The case again over links that drop every tenth datagram, deliver every twentieth twice and every
+/// tenth out of order, both ways: the same sums, and as many pushes applied as were made, so none
+/// twice.
+#[test]
+fn pushes_add_up_exactly_over_links_that_lose_double_and_reorder() {
+    let path = Path {
+        delay: Duration::from_millis(1),
+        loss: 0.1,
+        duplicate: 0.05,
+        reorder: 0.1,
+        ..Path::default()
+    };
+    let relays: Vec<_> = (1..=2).map(|seed| Relay::start(path, path, seed)).collect();
+    play(Case::through(&adding(2, &[1, 1]), &relays), &[1, 1]);
+    for relay in relays {
+        let (up, down) = relay.counts();
+        // Enough came for every kind of trouble to have happened.
+        for counts in [up, down] {
+            assert!(counts.lost.min(counts.duplicated).min(counts.reordered) > 100, "{counts:?}");
+        }
+    }
 }

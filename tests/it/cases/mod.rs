@@ -14,6 +14,7 @@ use slackline_common::layout::Dtype;
 use std::collections::BTreeMap;
 use std::fs;
 use tests::cluster::{Cluster, MemberId};
+use tests::relay::Relay;
 use tests::script::{Answer, Declared, Driver, Named, Op, Report, Values};
 
 /// The name of every run here.
@@ -50,6 +51,17 @@ impl Case {
     fn new(job: &str, servers: u16) -> Self {
         let mut cluster = Cluster::new("");
         let servers = (0..servers).map(|_| cluster.server("")).collect();
+        Self::with(job, cluster, servers)
+    }
+
+    /// As [`Case::new`], with one server behind each of `relays`.
+    fn through(job: &str, relays: &[Relay]) -> Self {
+        let mut cluster = Cluster::new("");
+        let servers = relays.iter().map(|relay| cluster.server_behind(relay)).collect();
+        Self::with(job, cluster, servers)
+    }
+
+    fn with(job: &str, cluster: Cluster, servers: Vec<MemberId>) -> Self {
         let path = cluster.path("job.toml");
         fs::write(&path, job).unwrap();
         cluster.submit(&path, &[]);

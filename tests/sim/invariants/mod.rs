@@ -8,9 +8,10 @@ mod nobody_is_stuck;
 mod own_pushes_are_in;
 mod staleness_is_bounded;
 mod sums_are_exact;
+mod workers_hold_the_reference;
 
 use crate::oracle::Tally;
-use crate::worker::Phase;
+use crate::worker::{Held, Phase};
 use slackline_common::ids::{SeatId, ShardId};
 use slackline_common::wire::control::ShardReport;
 
@@ -32,6 +33,8 @@ pub(crate) struct View {
     pub(crate) releases: Vec<Release>,
     /// Parameters that this event sent out.
     pub(crate) reads: Vec<Read>,
+    /// What workers hold since this event.
+    pub(crate) holds: Vec<Hold>,
 }
 
 /// One shard.
@@ -75,6 +78,16 @@ pub(crate) struct Read {
     pub(crate) expected: Vec<f32>,
 }
 
+/// What a worker holds of a shard after a reply.
+#[derive(Clone, Debug)]
+pub(crate) struct Hold {
+    pub(crate) shard: ShardId,
+    pub(crate) seat: SeatId,
+    pub(crate) held: Held,
+    /// The shard's reference at that publish.
+    pub(crate) published: Option<Vec<f32>>,
+}
+
 /// A property. `Err` is a sentence with the numbers that break it.
 pub(crate) trait Invariant {
     fn name(&self) -> &'static str;
@@ -82,13 +95,14 @@ pub(crate) trait Invariant {
 }
 
 /// All of them.
-pub(crate) const ALL: [&dyn Invariant; 8] = [
+pub(crate) const ALL: [&dyn Invariant; 9] = [
     &staleness_is_bounded::StalenessIsBounded,
     &clocks_follow_deliveries::ClocksFollowDeliveries,
     &exactly_once::ExactlyOnce,
     &own_pushes_are_in::OwnPushesAreIn,
     &bsp_is_one_process::BspIsOneProcess,
     &sums_are_exact::SumsAreExact,
+    &workers_hold_the_reference::WorkersHoldTheReference,
     &nobody_is_refused::NobodyIsRefused,
     &nobody_is_stuck::NobodyIsStuck,
 ];

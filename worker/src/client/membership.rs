@@ -60,7 +60,7 @@ impl Membership {
                 Credentials::load(&paths.ca, &paths.certificate, &paths.key, Role::Worker)?
             }
         };
-        let settings = TransportSettings::with_mtu(config.mtu);
+        let settings = TransportSettings::with_mtu(config.mtu).with_link(&config.link);
         let endpoint = client_endpoint(&credentials, &settings).map_err(NetError::from)?;
         let hello = Hello {
             name: config.name.unwrap_or_else(default_name),

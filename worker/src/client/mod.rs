@@ -31,7 +31,7 @@ use crate::core::pipeline::Tensors;
 use crate::core::plan::Group;
 use crate::net::Patience;
 use crate::net::seat::Seat;
-use slackline_common::config::CertificatePaths;
+use slackline_common::config::{CertificatePaths, Link};
 use slackline_common::ids::{SeatId, Step, TensorId};
 use slackline_common::job::Job;
 use slackline_common::layout::{Dtype, Init, Layout, TensorRole, TensorSpec};
@@ -53,6 +53,8 @@ pub struct ClientConfig {
     pub seat: Option<u16>,
     /// Largest UDP payload in bytes that the path is known to carry.
     pub mtu: u16,
+    /// How it sends.
+    pub link: Link,
     /// How long lost peers may be away.
     pub patience: Patience,
     /// How long one call waits for others (for a job, for first values, for slower seats) before it
@@ -78,6 +80,7 @@ impl ClientConfig {
             name: None,
             seat: None,
             mtu: slackline_common::quic::endpoint::MTU_DEFAULT,
+            link: Link::default(),
             patience: Patience::default(),
             wait: Duration::from_secs(120),
         }

@@ -12,7 +12,7 @@ use quinn::{Connection, ConnectionError, Endpoint, ReadError, WriteError};
 use slackline_common::ids::{ServerId, ShardId, Step};
 use slackline_common::limits::FRAMES_IN_FLIGHT_MAX;
 use slackline_common::placement::server_of;
-use slackline_common::quic::{self, CloseCode, describe_close_from};
+use slackline_common::quic::{self, CloseCode, Windows, describe_close_from};
 use slackline_common::wire::control::{DataHello, WorkerReport};
 use slackline_common::wire::frame::{ReplyKind, Request, RequestKind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -61,6 +61,8 @@ struct Link {
     line: Mutex<Line>,
     /// Held by whoever dials again.
     redial: tokio::sync::Mutex<()>,
+    /// What replies need of the receive window.
+    windows: Mutex<Windows>,
 }
 
 /// The connection that is in use.
@@ -123,6 +125,7 @@ impl Servers {
                 permits: Arc::new(Semaphore::new(FRAMES_IN_FLIGHT_MAX)),
                 line: Mutex::new(line),
                 redial: tokio::sync::Mutex::new(()),
+                windows: Mutex::default(),
             });
         }
         let inner = Arc::new(Inner {
@@ -456,7 +459,10 @@ async fn round_trip(
         match recv.read_chunk(usize::MAX, true).await {
             Ok(Some(chunk)) => decoder.handle_chunk(chunk.bytes).map_err(broken)?,
             Ok(None) => match decoder.finish() {
-                Ok(reply) => return Ok(reply),
+                Ok(reply) => {
+                    lock(&link.windows).follow(connection);
+                    return Ok(reply);
+                }
                 // A server that closes the connection ends its streams first: its reason says more.
                 Err(why) => {
                     let closed = timeout(CLOSE_PATIENCE, connection.closed()).await;

@@ -87,7 +87,10 @@ pub async fn run(
     let mut shutdown = std::pin::pin!(shutdown);
     let paths = &config.certificates;
     let credentials = Credentials::load(&paths.ca, &paths.certificate, &paths.key, Role::Worker)?;
-    let endpoint = client_endpoint(&credentials, &TransportSettings::with_mtu(config.mtu))?;
+    let endpoint = client_endpoint(
+        &credentials,
+        &TransportSettings::with_mtu(config.mtu).with_link(&config.link),
+    )?;
     let patience = Patience {
         coordinator: Duration::from_secs_f64(config.coordinator_grace_seconds),
         server: Duration::from_secs_f64(config.server_grace_seconds),

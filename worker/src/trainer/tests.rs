@@ -42,6 +42,7 @@ fn config(coordinator: &FakeCoordinator, certificates: CertificatePaths) -> Work
         slowdown: None,
         log: Log::default(),
         mtu: 1452,
+        link: slackline_common::config::Link::default(),
     }
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::cast_possible_truncation)] // the numbers here are small
 
 mod cases;
+mod publishes;
 mod pushes;
 mod random;
 mod reads;
