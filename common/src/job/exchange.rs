@@ -2,6 +2,7 @@
 //! steps in flight.
 
 use crate::codec::{CodecSpec, Rounding, Select, ValueFormat};
+use crate::ids::Step;
 use crate::job::{Job, OptimizerSpec};
 use crate::layout::{Layout, TensorRole};
 use serde::{Deserialize, Serialize};
@@ -139,6 +140,26 @@ pub struct AnchorPull {
     pub strength: f32,
 }
 
+impl Local {
+    /// Local steps from one push to the next.
+    pub fn steps_per_push(&self) -> u64 {
+        u64::from((self.steps / u32::from(self.fragments.max(1))).max(1))
+    }
+
+    /// How many of its own steps a seat has behind it that its first `pushes` pushes contain, when
+    /// none of them ended early: the first `begin_step` have one each, and of the others each
+    /// has [`steps_per_push`](Self::steps_per_push), the first of them `delay` fewer.
+    pub fn steps_in(&self, pushes: u64) -> u64 {
+        match pushes.checked_sub(self.begin_step) {
+            None | Some(0) => pushes,
+            Some(long) => {
+                let steps = long.saturating_mul(self.steps_per_push());
+                self.begin_step.saturating_add(steps).saturating_sub(u64::from(self.delay))
+            }
+        }
+    }
+}
+
 /// How one tensor travels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TensorCoding {
@@ -149,6 +170,12 @@ pub struct TensorCoding {
 }
 
 impl Job {
+    /// Batches of a seat that are in its first `clock` pushes: as many, but in local mode
+    /// [`Local::steps_in`] of them. A lease's place in a seat's work is counted in these.
+    pub fn batches_in(&self, clock: Step) -> u64 {
+        self.local.map_or(clock.0, |local| local.steps_in(clock.0))
+    }
+
     /// Whether parameters go down as deltas against what every worker holds. Else they go down whole
     /// in the format of `[wire]`.
     pub fn sends_deltas(&self) -> bool {
@@ -268,6 +295,23 @@ mod tests {
         let no = [("*.bias", "fc1.weight"), ("fc", "fc1"), ("?", ""), ("a*c", "abd"), ("", "a")];
         yes.iter().for_each(|(pattern, name)| assert!(matches(pattern, name), "{pattern} {name}"));
         no.iter().for_each(|(pattern, name)| assert!(!matches(pattern, name), "{pattern} {name}"));
+    }
+
+    #[test]
+    fn pushes_hold_one_step_until_rounds_begin_and_then_their_part_of_a_round() {
+        let inner = OptimizerSpec::Sgd { learning_rate: 1.0, weight_decay: 0.0 };
+        let local = Local {
+            steps: 6,
+            inner,
+            begin_step: 2,
+            fragments: 2,
+            delay: 1,
+            mix: 0.0,
+            anchor: None,
+        };
+        let steps: Vec<u64> = (0..6).map(|pushes| local.steps_in(pushes)).collect();
+        assert_eq!(steps, [0, 1, 2, 4, 7, 10]);
+        assert_eq!(local.steps_in(u64::MAX), u64::MAX - 1);
     }
 
     #[test]

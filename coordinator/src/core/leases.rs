@@ -178,7 +178,7 @@ impl LeaseBook {
         }
     }
 
-    /// Input: a shard has applied `clock` steps of this seat; leases that end before are forgotten.
+    /// Input: a shard has applied `clock` batches of this seat (`Job::batches_in` its clock); leases that end before are forgotten.
     pub fn handle_clock(&mut self, seat: SeatId, clock: Step) {
         if let Some(holder) = self.live.get_mut(&seat) {
             holder.held.retain(|held| done_batches(held, clock) < held.lease.batches);
@@ -194,7 +194,7 @@ impl LeaseBook {
         }
     }
 
-    /// Input: the largest clock any shard has for a seat that is gone. Its other batches go to the
+    /// Input: the largest clock any shard has for a seat that is gone, in batches. Its other batches go to the
     /// next seats that ask. Returns how many samples those are.
     pub fn release(&mut self, seat: SeatId, clock: Step) -> u64 {
         self.depart(seat);

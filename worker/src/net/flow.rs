@@ -19,7 +19,7 @@ use crate::core::plan::{Group, Plan};
 use crate::net::NetError;
 use crate::net::seat::{Oldest, Seat};
 use crate::net::servers::Pull;
-use slackline_common::ids::Step;
+use slackline_common::ids::{Step, TensorId};
 use slackline_common::job::{Job, Mode};
 use slackline_common::model::ModelSpec;
 use slackline_common::wire::frame::{Reply, ReplyKind};
@@ -63,8 +63,14 @@ impl Asked {
 impl Flow {
     /// The flow of a job whose worker has made the first values by itself, when that is possible.
     pub fn new(job: &Job, plan: &Plan) -> Self {
+        Self::of(job, plan, |_| true)
+    }
+
+    /// As [`Flow::new`], of some tensors.
+    pub fn of(job: &Job, plan: &Plan, wanted: impl FnMut(TensorId) -> bool) -> Self {
         let makes_first = makes_first_values(job);
-        let groups = if job.sends_deltas() { plan.delta_groups() } else { plan.groups(|_| true) };
+        let groups =
+            if job.sends_deltas() { plan.delta_groups(wanted) } else { plan.groups(wanted) };
         let publish = makes_first.then_some(0);
         let holding = |group: &Group| Holding::new(group.blocks.len(), publish);
         Self {

@@ -6,6 +6,8 @@
 //! that pushes overlap with the rest of the backward pass. With several steps in flight parameters come
 //! meanwhile too, and are waited for only when those in hand are too old (`net::flow`).
 
+mod walk;
+
 use crate::core::agenda::{Agenda, Next};
 use crate::data::order::{BatchOrder, Order as EpochsOrder};
 use crate::data::prefetch::Prefetch;
@@ -97,8 +99,16 @@ pub(super) fn run(setup: Setup) -> Result<(), WorkerError> {
             Some(_) => {}
         }
     };
-    let flow = Flow::new(&compute.setup.job, seat.plan());
-    compute.train(*seat, flow)
+    let mut seat = *seat;
+    let leaves = match compute.setup.job.local {
+        Some(local) => compute.walk(&mut seat, local)?,
+        None => compute.train(&mut seat)?,
+    };
+    if !leaves {
+        return Ok(());
+    }
+    compute.leave(&seat)?;
+    compute.afterwards(&mut seat)
 }
 
 struct Compute {
@@ -146,7 +156,11 @@ impl Compute {
         self.setup.handle.block_on(self.setup.outbox.send(message))
     }
 
-    fn train(&mut self, mut seat: Seat, mut flow: Flow) -> Result<(), WorkerError> {
+    /// All of a job that pushes every step, up to the leave. A pull that is still under way ends with
+    /// it: it would wait for seats that may push no more. Returns `false` when nobody is left to give
+    /// orders.
+    fn train(&mut self, seat: &mut Seat) -> Result<bool, WorkerError> {
+        let mut flow = Flow::new(&self.setup.job, seat.plan());
         let tensors: Vec<TensorId> = seat.tensors().collect();
         self.ask()?;
         loop {
@@ -156,11 +170,11 @@ impl Compute {
             }
             match self.agenda.poll_next() {
                 Next::Batch { begins } => {
-                    self.hold(&mut seat, &mut flow)?;
+                    self.hold(seat, &mut flow)?;
                     if let Some(lease) = begins {
                         self.tell(FromWorker::LeaseStarted { lease, at: seat.clock() })?;
                     }
-                    self.step(&mut seat, &mut flow, &tensors)?;
+                    self.step(seat, &mut flow, &tensors)?;
                 }
                 Next::Done => break,
                 Next::Idle if self.setup.job.mode.bound().is_some() => {
@@ -172,15 +186,12 @@ impl Compute {
                     self.setup.progress.set_phase(Phase::Waiting);
                     match self.setup.orders.blocking_recv() {
                         Some(order) => self.handle(order)?,
-                        None => return Ok(()),
+                        None => return Ok(false),
                     }
                 }
             }
         }
-        // A pull that is still under way would wait for seats that may push no more.
-        drop(flow);
-        self.leave(&seat)?;
-        self.afterwards(&mut seat)
+        Ok(true)
     }
 
     /// Takes every order that has come.

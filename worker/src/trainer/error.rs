@@ -1,5 +1,6 @@
 //! What ends a worker.
 
+use crate::core::local::LocalError;
 use crate::data::DataError;
 use crate::data::prefetch::PrefetchError;
 use crate::net::NetError;
@@ -38,6 +39,9 @@ pub enum WorkerError {
         /// The job's name.
         job: String,
     },
+    /// The job's local mode does not fit its model.
+    #[error(transparent)]
+    Local(#[from] LocalError),
     /// The coordinator's layout is not that of the model.
     #[error("the coordinator's layout differs from the model's: run the same release on both")]
     Layout,
@@ -64,9 +68,11 @@ impl WorkerError {
     /// Whose move it is. No wildcard arm: a new variant must choose.
     pub fn blame(&self) -> Blame {
         match self {
-            Self::Credentials(_) | Self::External { .. } | Self::NoData { .. } | Self::Layout => {
-                Blame::Config
-            }
+            Self::Credentials(_)
+            | Self::Local(_)
+            | Self::External { .. }
+            | Self::NoData { .. }
+            | Self::Layout => Blame::Config,
             Self::Net(error) => error.blame(),
             Self::Data(error) => error.blame(),
             Self::Prefetch(error) => error.blame(),

@@ -36,7 +36,7 @@ impl Core {
         let Some(number) = run.server_of(id) else { return };
         if let Some(book) = &mut run.book {
             for (seat, clock) in report.shards.iter().flat_map(|shard| &shard.clocks) {
-                book.handle_clock(*seat, *clock);
+                book.handle_clock(*seat, Step(run.job.batches_in(*clock)));
             }
         }
         run.servers[number.index()].report = report;
@@ -193,7 +193,7 @@ impl Core {
         if !occupant.told_no_more
             && let Some(book) = &mut run.book
         {
-            let rest = book.release(seat, report.clock);
+            let rest = book.release(seat, Step(run.job.batches_in(report.clock)));
             let words = format!("{seat} finished early; {rest} samples go to other seats");
             self.event(now, rest > 0, "finished", words);
             self.settle();
@@ -308,7 +308,8 @@ impl Core {
         let clock = *furthest;
         occupant.standing = Standing::Gone;
         let words = seat_words(seat, occupant);
-        let samples = run.book.as_mut().map_or(0, |book| book.release(seat, clock));
+        let batches = Step(run.job.batches_in(clock));
+        let samples = run.book.as_mut().map_or(0, |book| book.release(seat, batches));
         let text =
             format!("{words} is out at step {}; {samples} samples go to other seats", clock.0);
         self.event(now, false, "departed", text);
