@@ -245,7 +245,9 @@ impl Onto {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use slackline_common::codec::{Bf16, CodecId, F32, PlainCodec};
+    use slackline_common::codec::{
+        Bf16, CodecId, CodecSpec, Draw, Encoder, F32, PlainCodec, Rounding,
+    };
     use slackline_common::ids::{BlockId, Step, Version};
     use slackline_common::wire::frame::{Refusal, ReplyKind};
 
@@ -298,6 +300,40 @@ mod tests {
             let answer = read(&bytes, &cuts).unwrap();
             prop_assert_eq!(&answer.head, &Reply { body: Bytes::new(), ..reply });
             prop_assert_eq!(values(&answer), expected);
+        }
+
+        #[test]
+        fn blocks_that_make_sense_as_a_whole_are_put_together(
+            cuts in proptest::collection::vec(0usize..140, 0..12)
+        ) {
+            // A block of one byte an element and a scale between two in f32, and one that is passed over.
+            let (ours, mut body) = ((0u8..30).map(f32::from).collect::<Vec<_>>(), Vec::new());
+            let (mut encoder, draw) = (Encoder::default(), Draw { seed: 1 });
+            let int8 = CodecSpec::Int8 { rounding: Rounding::Nearest };
+            let specs = [(CodecSpec::F32, 3), (int8, 17), (int8, 5), (CodecSpec::F32, 5)];
+            let (mut at, mut blocks, mut expected) = (0, Vec::new(), vec![100.0; 30]);
+            for (id, (spec, len)) in (0u32..).zip(specs) {
+                let (before, range) = (body.len(), at..at + len);
+                let codec_id = encoder.encode(&spec, draw, &ours[range.clone()], &mut body);
+                codec(codec_id).decode_add(&body[before..], 1.0, &mut expected[range]).unwrap();
+                let bytes = u32::try_from(body.len() - before).unwrap();
+                blocks.push(BlockEntry::new(BlockId(id), bytes, codec_id));
+                at += len;
+            }
+            let base = Reply::ack(Version(2), Step(1));
+            let kind = ReplyKind::Parameters;
+            let bytes = bytes(&Reply { kind, blocks, body: body.into(), ..base });
+            let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
+            cuts.sort_unstable();
+            let answer = read(&bytes, &cuts).unwrap();
+            let mut sums = vec![100.0; 30];
+            let (mut values, entries) = (answer.values(), &answer.head.blocks);
+            values.decode_add(&entries[0], &mut sums[..3]).unwrap();
+            values.decode_add(&entries[1], &mut sums[3..20]).unwrap();
+            values.skip(&entries[2]);
+            values.decode_add(&entries[3], &mut sums[25..]).unwrap();
+            expected[20..25].fill(100.0);
+            prop_assert_eq!(sums, expected);
         }
 
         #[test]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 const DIGITS: &str = include_str!("../../../configs/jobs/digits.toml");
 /// Formats for both ways, as in the job file.
-const LOSSY: [&str; 1] = ["bf16"];
+const LOSSY: [&str; 4] = ["bf16", "int8", "int4", "top_k:0.1"];
 const ALONE: [&str; 3] = ["mode=\"bsp\"", "workers=1", "batch=64"];
 
 fn digits(sets: &[&str]) -> Job {

@@ -2,7 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
-use slackline_common::codec::{CodecSpec, Draw, Encoder};
+use slackline_common::codec::{CodecSpec, Draw, Encoder, Rounding, Select, ValueFormat};
 use slackline_common::job::{CompressRule, Direction};
 use slackline_common::layout::{Init, TensorSpec};
 
@@ -60,21 +60,83 @@ fn noise(seed: u64, elements: usize) -> Vec<f32> {
     (0..elements as u64).map(|i| slackline_common::random::symmetric_unit(seed, 0, i)).collect()
 }
 
+const fn top_k(density: f32, values: ValueFormat) -> CodecSpec {
+    CodecSpec::TopK { density, select: Select::Exact, values }
+}
+
+/// Formats whose decoded values are the sum, its upper half, or 0.
+const EXACT: [CodecSpec; 5] = [
+    CodecSpec::F32,
+    CodecSpec::Bf16,
+    top_k(0.05, ValueFormat::F32),
+    top_k(0.05, ValueFormat::Bf16),
+    CodecSpec::RandomK { density: 0.1, values: ValueFormat::Bf16 },
+];
+const COARSE: [CodecSpec; 5] = [
+    CodecSpec::Int8 { rounding: Rounding::Stochastic },
+    CodecSpec::Int4 { rounding: Rounding::Nearest },
+    CodecSpec::Sign,
+    CodecSpec::TwoBit { threshold: 0.5 },
+    top_k(0.05, ValueFormat::Int8),
+];
+
 proptest! {
     /// A half with the same exponent or above is subtracted exactly (Sterbenz), so nothing is lost.
     #[test]
     fn sent_and_kept_are_the_sum_bit_for_bit(seed in 0u64..1000, pushes in 1u64..6) {
-        let mut bench = Bench::new(&job(&[]), 700, CodecSpec::Bf16);
-        for step in 0..pushes {
-            let before = bench.owed().residual;
-            let gradient = noise(seed * 10 + step, 700);
-            let sent = bench.push(&gradient, step);
-            let after = bench.owed().residual;
-            for i in 0..700 {
-                let sum = before[i] + gradient[i];
-                prop_assert_eq!((sent[i] + after[i]).to_bits(), sum.to_bits());
+        for spec in EXACT {
+            let mut bench = Bench::new(&job(&[]), 700, spec);
+            for step in 0..pushes {
+                let before = bench.owed().residual;
+                let gradient = noise(seed * 10 + step, 700);
+                let sent = bench.push(&gradient, step);
+                let after = bench.owed().residual;
+                for i in 0..700 {
+                    let sum = before[i] + gradient[i];
+                    prop_assert_eq!((sent[i] + after[i]).to_bits(), sum.to_bits(), "{}", spec);
+                }
             }
         }
+    }
+}
+
+/// Over many pushes what was sent and is owed comes to what went in, whatever the format.
+#[test]
+fn nothing_is_lost_for_good() {
+    for spec in EXACT.into_iter().chain(COARSE) {
+        let mut bench = Bench::new(&job(&[]), 700, spec);
+        let (mut went_in, mut went_out) = (vec![0f64; 700], vec![0f64; 700]);
+        for step in 0..50 {
+            let gradient = noise(step, 700);
+            let sent = bench.push(&gradient, step);
+            went_in.iter_mut().zip(&gradient).for_each(|(sum, g)| *sum += f64::from(*g));
+            went_out.iter_mut().zip(&sent).for_each(|(sum, s)| *sum += f64::from(*s));
+        }
+        for ((went_in, went_out), owed) in went_in.iter().zip(went_out).zip(bench.owed().residual) {
+            // Fifty roundings of numbers that may be some tens.
+            let off = (went_in - went_out - f64::from(owed)).abs();
+            assert!(off < 1e-4, "{spec}: {off}");
+        }
+    }
+}
+
+/// Case E23: pushes of a two-bit format with threshold t, and how many thresholds are sent.
+#[test]
+fn two_bits_send_a_threshold_when_so_much_has_come_together() {
+    let t = 0.5f32;
+    for sign in [1.0, -1.0] {
+        let mut bench = Bench::new(&job(&[]), 5, CodecSpec::TwoBit { threshold: t });
+        let pushes = [0.0, 0.4, t - 0.4, 0.2, t - 0.2, t];
+        let sent: Vec<f32> = (0u64..)
+            .zip(pushes)
+            .map(|(step, value)| {
+                let sent = bench.push(&[sign * value; 5], step);
+                assert!(sent.iter().all(|it| *it == sent[0]));
+                sign * sent[0]
+            })
+            .collect();
+        assert_eq!(sent, [0.0, 0.0, t, 0.0, t, t]);
+        assert!(bench.owed().residual.iter().all(|owed| *owed == 0.0));
     }
 }
 
@@ -159,6 +221,50 @@ fn in_a_dense_lossless_format_corrected_momentum_is_momentum() {
     }
     let far = plain.iter().zip(right).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
     assert!(far < 1e-5 && right.iter().any(|w| w.abs() > 0.1), "{far}");
+}
+
+/// The largest of every block by magnitude, of equal ones the first, written out.
+fn largest(block: &[f64], k: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..block.len()).collect();
+    order.sort_by(|a, b| block[*b].abs().total_cmp(&block[*a].abs()).then(a.cmp(b)));
+    order.truncate(k);
+    order
+}
+
+/// Lin et al., algorithm 1 of the appendix, and case E34: 102,400 elements of which a quarter is sent.
+#[test]
+fn where_an_element_was_sent_both_accumulators_are_zero() {
+    let n = 102_400;
+    let mut bench = Bench::new(&corrected(0.5), n as u64, top_k(0.25, ValueFormat::F32));
+    let (mut u, mut v) = (vec![0f64; n], vec![0f64; n]);
+    for step in 0..4 {
+        let gradient = noise(30 + step, n);
+        let sent = bench.push(&gradient, step);
+        for i in 0..n {
+            u[i] = 0.5 * u[i] + f64::from(gradient[i]);
+            v[i] += u[i];
+        }
+        let mut expected = vec![0f64; n];
+        for block in bench.layout.blocks() {
+            let start = block.range().start;
+            assert_eq!(block.len % 4, 0);
+            for at in largest(&v[block.range()], block.len / 4) {
+                expected[start + at] = v[start + at];
+                (u[start + at], v[start + at]) = (0.0, 0.0);
+            }
+        }
+        let count = sent.iter().filter(|sent| **sent != 0.0).count();
+        assert_eq!(count, n / 4, "step {step}");
+        let owed = bench.owed();
+        for i in 0..n {
+            assert!((f64::from(sent[i]) - expected[i]).abs() < 1e-5, "step {step}, element {i}");
+            if sent[i] != 0.0 {
+                assert_eq!([owed.residual[i], owed.velocity[i]], [0.0; 2]);
+            }
+            assert!((f64::from(owed.residual[i]) - v[i]).abs() < 1e-5);
+            assert!((f64::from(owed.velocity[i]) - u[i]).abs() < 1e-5);
+        }
+    }
 }
 
 #[test]

@@ -118,6 +118,46 @@ fn a_long_gradient_is_clipped_by_the_norm_of_the_step_before() {
 }
 
 #[test]
+fn a_ramp_goes_from_everything_to_the_density() {
+    let layout = Layout::new(vec![TensorSpec::parameter("w", &[102_400], Init::Zeros)]).unwrap();
+    let mut job = job(&["compress=\"top_k:0.015625\""]);
+    job.ramp = Ramp { begin_step: 1, steps: 2, from: 0.25 };
+    let mut uplink = Uplink::new(&job, &layout, SeatId(0));
+    let gradient = noise(6, layout.elements());
+    let mut counts = Vec::new();
+    for step in 0..5 {
+        uplink.begin(Step(step));
+        let mut sent = 0;
+        for block in layout.blocks() {
+            let (values, mut bytes) = (&gradient[block.range()], Vec::new());
+            uplink.prepare(block, values);
+            let id = uplink.encode(block, values, &mut bytes);
+            codec(id).for_each_sent(&bytes, block.len, &mut |_| sent += 1);
+        }
+        counts.push(sent);
+    }
+    // Then a quarter, a sixteenth, a sixty-fourth.
+    assert_eq!(counts, [102_400, 25_600, 6_400, 1_600, 1_600]);
+}
+
+#[test]
+fn nan_is_seen_by_the_receiver_in_every_format() {
+    let layout = layout();
+    for compress in ["int8", "int4", "sign", "two_bit:0.1", "top_k:0.01", "random_k:0.01"] {
+        let mut uplink =
+            Uplink::new(&job(&[&format!("compress=\"{compress}\"")]), &layout, SeatId(0));
+        let gradient = noise(7, layout.elements());
+        push(&mut uplink, &gradient, 0);
+        let mut bad = gradient.clone();
+        bad[4] = f32::INFINITY;
+        let (sent, _) = push(&mut uplink, &bad, 1);
+        assert!(sent.iter().any(|value| !value.is_finite()), "{compress}");
+        let (sent, _) = push(&mut uplink, &gradient, 2);
+        assert!(sent.iter().all(|value| value.is_finite()), "{compress}");
+    }
+}
+
+#[test]
 fn the_guard_sees_what_was_sent() {
     let layout = layout();
     let mut uplink = Uplink::new(&job(&["compress=\"bf16\""]), &layout, SeatId(0));
