@@ -1,7 +1,7 @@
 //! How progress looks: a bar when a person watches, log lines in a pipe, JSON lines on request.
 
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
-use slackline_common::wire::control::{ClusterStatus, Ended, MemberStatus};
+use slackline_common::wire::control::{ClusterStatus, Ended, Fidelity, MemberStatus};
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
@@ -175,6 +175,15 @@ fn member_line(member: &MemberStatus) -> String {
             HumanBytes(up),
             HumanBytes(down),
             HumanBytes(member.bytes_outstanding),
+        );
+    }
+    if let Some(coding) = &member.coding {
+        let _ = write!(line, " coding {coding}");
+    }
+    if let Some(Fidelity { cosine, norm_ratio, residual_ratio, age_steps }) = member.fidelity {
+        let _ = write!(
+            line,
+            " cosine {cosine:.2} norm {norm_ratio:.2} owed {residual_ratio:.1} age {age_steps:.0}"
         );
     }
     if let Some(gone) = &member.gone {

@@ -11,7 +11,7 @@ use super::exchange_table::COMPRESS;
 use super::job_table::{JOB, OPTIMIZER, WIRE};
 use super::reader::{Document, read_file};
 use super::values::Values;
-use crate::job::{Job, Length, Mode, OptimizerSpec, Reduce, Wire};
+use crate::job::{Compress, Job, Length, Mode, OptimizerSpec, Reduce, Wire};
 use crate::layout::Dtype;
 use crate::model::ModelSpec;
 use std::path::Path;
@@ -96,8 +96,9 @@ fn read(document: &mut Document) -> Job {
     let ramp = exchange::ramp(document, compress.as_ref());
     let local = local::local(document, &root);
     if local.is_some() {
-        let momentum_correction = feedback.momentum_correction;
-        local::check(document, &root, optimizer.as_ref(), external, momentum_correction);
+        let is_auto = compress == Some(Compress::Auto);
+        let corrects = feedback.momentum_correction;
+        local::check(document, &root, optimizer.as_ref(), external, corrects, is_auto);
     }
     let evaluate = model::evaluate(document, data.as_ref());
     if !root.given("batch") && model.is_some() && !external {

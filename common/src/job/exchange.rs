@@ -4,7 +4,7 @@
 use crate::codec::{CodecSpec, Rounding, Select, ValueFormat};
 use crate::ids::Step;
 use crate::job::{Job, OptimizerSpec};
-use crate::layout::{Layout, TensorRole};
+use crate::layout::{Layout, TensorRole, TensorSpec};
 use serde::{Deserialize, Serialize};
 
 /// Tensors below so many elements travel dense in `bf16` unless a rule asks for them: indices and
@@ -236,6 +236,19 @@ impl Job {
                 }
             })
             .collect()
+    }
+}
+
+/// How a tensor is coded on a rung of the [`LADDER`], either way. Small tensors are never coded further
+/// than `bf16`, and running statistics never at all.
+pub fn rung_coding(tensor: &TensorSpec, rung: usize) -> CodecSpec {
+    let elements: u64 = tensor.shape.iter().product();
+    if rung == 0 || tensor.role == TensorRole::Statistic {
+        CodecSpec::F32
+    } else if elements < SMALL_TENSOR_ELEMENTS {
+        CodecSpec::Bf16
+    } else {
+        LADDER[rung.min(LADDER.len() - 1)]
     }
 }
 

@@ -8,7 +8,7 @@ mod exchange;
 
 pub use self::exchange::{
     AnchorPull, Compress, CompressRule, Direction, Feedback, LADDER, Local, Ramp,
-    SMALL_TENSOR_ELEMENTS, TensorCoding, matches,
+    SMALL_TENSOR_ELEMENTS, TensorCoding, matches, rung_coding,
 };
 
 use crate::ids::Fingerprint;

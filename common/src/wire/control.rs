@@ -130,6 +130,23 @@ pub struct WorkerReport {
     pub staleness: u64,
     /// Bytes asked for or sent and not yet answered.
     pub bytes_outstanding: u64,
+    /// `compress = "auto"`: the rung of `job::LADDER` it codes with.
+    pub rung: Option<u8>,
+    /// What lossy coding does to its gradients, where there is any.
+    pub fidelity: Option<Fidelity>,
+}
+
+/// How what was sent compares with the true gradient, on sampled blocks, smoothed.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Fidelity {
+    /// Cosine of the angle between them; 1 is the same direction.
+    pub cosine: f32,
+    /// Norm of what was sent divided by the gradient's.
+    pub norm_ratio: f32,
+    /// Norm of what is owed divided by the gradient's.
+    pub residual_ratio: f32,
+    /// Steps that an element waits until it is sent, on average.
+    pub age_steps: f32,
 }
 
 /// One test of the model.
@@ -478,6 +495,10 @@ pub struct MemberStatus {
     pub payload_bytes: (u64, u64),
     /// Worker: bytes not yet answered.
     pub bytes_outstanding: u64,
+    /// Worker, `compress = "auto"`: how it codes.
+    pub coding: Option<String>,
+    /// Worker: what lossy coding does to its gradients.
+    pub fidelity: Option<Fidelity>,
     /// Whether it left, and how.
     pub gone: Option<String>,
 }

@@ -204,7 +204,7 @@ impl Engine {
             Record::Publish => self.publish(),
             Record::Down { level } => {
                 if let Some(publisher) = &mut self.publisher {
-                    publisher.set_level(*level);
+                    publisher.set_level(*level, &self.layout, self.store.blocks());
                 }
             }
             Record::Leave { seat, .. } => self.remove(*seat, SeatState::Left, effects),

@@ -11,7 +11,7 @@ use super::store::Store;
 use bytes::Bytes;
 use slackline_common::codec::{CodecId, CodecSpec, Draw, Encoder, codec};
 use slackline_common::ids::BlockId;
-use slackline_common::job::{Compress, Job, LADDER};
+use slackline_common::job::{Compress, Job, rung_coding};
 use slackline_common::layout::{Block, Layout};
 use slackline_common::limits::{FRAME_BLOCKS_MAX, FRAME_BODY_BYTES_MAX, PUBLISHES_KEPT_MAX};
 use slackline_common::wire::frame::{BLOCK_ENTRY_BYTES, BlockEntry, PUBLISH_OFFSET_MAX, ReplyKind};
@@ -113,9 +113,11 @@ impl Publisher {
     }
 
     /// `auto`: another rung from the next publish on.
-    pub(super) fn set_level(&mut self, level: u8) {
-        debug_assert!(usize::from(level) < LADDER.len(), "checked before");
+    pub(super) fn set_level(&mut self, level: u8, layout: &Layout, blocks: &[Block]) {
         self.level = Some(level);
+        for (spec, block) in self.specs.iter_mut().zip(blocks) {
+            *spec = rung_coding(&layout.tensors()[block.tensor.index()], level.into());
+        }
     }
 
     /// Input: a push, or a closed step, of this part of a global step was applied.
@@ -150,7 +152,7 @@ impl Publisher {
             if !changed {
                 continue;
             }
-            let spec = self.level.map_or(self.specs[at], |level| LADDER[usize::from(level)]);
+            let spec = self.specs[at];
             #[expect(clippy::cast_possible_truncation, reason = "rounding is what is wanted")]
             let spec = spec.with_density((f64::from(spec.density()) * share) as f32);
             let draw = Draw::down(self.seed, self.number, block.id);

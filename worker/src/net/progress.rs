@@ -2,7 +2,7 @@
 
 use crate::net::servers::Servers;
 use slackline_common::ids::Step;
-use slackline_common::wire::control::{Phase, WorkerReport};
+use slackline_common::wire::control::{Fidelity, Phase, WorkerReport};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The figures behind a [`WorkerReport`].
@@ -19,6 +19,8 @@ struct State {
     loss_sum: f64,
     loss_count: u32,
     servers: Option<Servers>,
+    rung: Option<u8>,
+    fidelity: Option<Fidelity>,
 }
 
 impl Progress {
@@ -53,6 +55,12 @@ impl Progress {
         }
     }
 
+    /// How gradients are coded from now on, and what that does to them.
+    pub fn set_coding(&self, rung: Option<u8>, fidelity: Option<Fidelity>) {
+        let mut state = self.state();
+        (state.rung, state.fidelity) = (rung, fidelity);
+    }
+
     /// The figures now. The mean loss starts anew with each report.
     #[expect(clippy::cast_possible_truncation, reason = "a mean of f32 fits f32")]
     pub fn report(&self) -> WorkerReport {
@@ -64,6 +72,8 @@ impl Progress {
             clock: state.clock,
             samples: state.samples,
             loss: if count == 0 { f32::NAN } else { (sum / f64::from(count)) as f32 },
+            rung: state.rung,
+            fidelity: state.fidelity,
             ..WorkerReport::default()
         };
         if let Some(servers) = &state.servers {

@@ -49,6 +49,8 @@ pub struct Seat {
     bodies: BufferPool,
     uplink: Uplink,
     mode: Mode,
+    /// `auto`: the rung of the ladder that parameters should come down with.
+    wish: u32,
     /// Steps that a gradient may lag behind what is pushed: one less than are in flight.
     delay: u64,
     clock: Step,
@@ -99,6 +101,7 @@ impl Seat {
             smallest: plan.smallest_groups(),
             uplink: Uplink::new(job, plan.layout(), sender.seat),
             mode: job.mode,
+            wish: 0,
             delay: u64::from(job.in_flight.max(1)) - 1,
             plan,
             servers,
@@ -284,6 +287,7 @@ impl Seat {
         let requests = groups.map(|(group, held)| {
             let mut request = self.sender.request(RequestKind::PullDeltas, group.shard, step);
             request.version = held;
+            request.part = self.wish;
             request.blocks.clone_from(&group.blocks);
             (request, group.bytes)
         });
@@ -383,6 +387,11 @@ impl Seat {
 
     fn farewell(&self, shard: ShardId) -> slackline_common::wire::frame::Request {
         self.sender.request(RequestKind::Leave, shard, self.clock)
+    }
+
+    /// `auto`: asks for parameters coded on this rung of the ladder from now on.
+    pub const fn set_wish(&mut self, rung: u32) {
+        self.wish = rung;
     }
 
     /// How gradients become bytes.

@@ -51,6 +51,15 @@ struct Book {
     session: Session,
     /// The first failure of a frame that nobody waits for by name.
     failure: Option<NetError>,
+    pushing: Pushing,
+}
+
+/// The time in which pushes were on their way, and what they carried.
+#[derive(Debug, Default)]
+struct Pushing {
+    since: Option<Duration>,
+    time: Duration,
+    bytes: u64,
 }
 
 #[derive(Debug)]
@@ -132,7 +141,11 @@ impl Servers {
             endpoint: endpoint.clone(),
             hello,
             patience,
-            book: Mutex::new(Book { session: Session::new(links.len()), failure: None }),
+            book: Mutex::new(Book {
+                session: Session::new(links.len()),
+                failure: None,
+                pushing: Pushing::default(),
+            }),
             links,
             answered: Notify::new(),
             closing,
@@ -215,6 +228,23 @@ impl Servers {
     /// The first failure since the last call.
     pub fn check(&self) -> Result<(), NetError> {
         lock(&self.inner.book).failure.take().map_or(Ok(()), Err)
+    }
+
+    /// Bytes pushed since the last call, and the time in which some were not acknowledged yet.
+    pub fn take_pushed(&self) -> (u64, Duration) {
+        let now = self.inner.began.elapsed();
+        let mut book = lock(&self.inner.book);
+        let under_way = book.pushing.since.map_or(Duration::ZERO, |since| now - since);
+        let since = book.pushing.since.map(|_| now);
+        let Pushing { time, bytes, .. } =
+            std::mem::replace(&mut book.pushing, Pushing { since, ..Pushing::default() });
+        (bytes, time + under_way)
+    }
+
+    /// The longest round trip among the connections.
+    pub fn round_trip(&self) -> Duration {
+        let links = self.inner.links.iter();
+        links.map(|link| lock(&link.line).connection.rtt()).max().unwrap_or_default()
     }
 
     /// The slowest live seat's clock on a shard, as far as is known.
@@ -300,7 +330,12 @@ impl Inner {
         let now = self.began.elapsed();
         let servers = u16::try_from(self.links.len()).expect("at most SERVERS_MAX");
         let server = server_of(request.shard, servers);
-        lock(&self.book).session.handle_sent(server, request, reply_bytes, now)
+        let mut book = lock(&self.book);
+        if request.kind == RequestKind::Push {
+            book.pushing.since.get_or_insert(now);
+            book.pushing.bytes += request.body.len() as u64;
+        }
+        book.session.handle_sent(server, request, reply_bytes, now)
     }
 
     /// Books the answer to a frame that nobody waits for by name.
@@ -319,6 +354,11 @@ impl Inner {
                 Some(error)
             }
         };
+        if book.session.unacknowledged() == 0
+            && let Some(since) = book.pushing.since.take()
+        {
+            book.pushing.time += self.began.elapsed().saturating_sub(since);
+        }
         if book.failure.is_none() {
             book.failure = failure;
         }

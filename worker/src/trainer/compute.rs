@@ -6,8 +6,10 @@
 //! that pushes overlap with the rest of the backward pass. With several steps in flight parameters come
 //! meanwhile too, and are waited for only when those in hand are too old (`net::flow`).
 
+mod tune;
 mod walk;
 
+use self::tune::Tuner;
 use crate::core::agenda::{Agenda, Next};
 use crate::data::order::{BatchOrder, Order as EpochsOrder};
 use crate::data::prefetch::Prefetch;
@@ -121,6 +123,8 @@ struct Compute {
     parameters: Vec<f32>,
     stopped: bool,
     tests_due: bool,
+    /// Present in jobs that compress as the link asks for.
+    tuner: Option<Tuner>,
 }
 
 impl Compute {
@@ -144,6 +148,7 @@ impl Compute {
             parameters,
             stopped: false,
             tests_due: false,
+            tuner: None,
             engine,
             train_data,
             test_data,
@@ -161,6 +166,7 @@ impl Compute {
     /// orders.
     fn train(&mut self, seat: &mut Seat) -> Result<bool, WorkerError> {
         let mut flow = Flow::new(&self.setup.job, seat.plan());
+        self.tuner = Tuner::new(&self.setup.job, seat);
         let tensors: Vec<TensorId> = seat.tensors().collect();
         self.ask()?;
         loop {
@@ -307,6 +313,11 @@ impl Compute {
             pause.wait(computing.mul_f64((factor - 1.0).max(0.0)));
         }
         handle.block_on(seat.end(bundler))?;
+        if let Some(tuner) = &mut self.tuner {
+            tuner.handle_step(seat, computing, sending);
+        }
+        let rung = self.tuner.as_ref().and_then(Tuner::rung);
+        progress.set_coding(rung, tune::fidelity(seat));
         if !loss.is_finite() {
             tracing::warn!("the loss at step {} is {loss}", seat.clock().0 - 1);
         }

@@ -77,6 +77,7 @@ pub(super) fn check(
     outer: Option<&OptimizerSpec>,
     external: bool,
     momentum_correction: bool,
+    is_auto: bool,
 ) {
     let mut refuse = |path: &str, why: &str| {
         document.refuse(path, format!("contradicts mode = \"local\": {why}"));
@@ -95,6 +96,9 @@ pub(super) fn check(
             "in_flight",
             "a round is long enough to hide a round trip; local.delay overlaps the two",
         );
+    }
+    if is_auto {
+        refuse("compress", "\"auto\" weighs single steps; name a codec for rounds");
     }
     if momentum_correction {
         refuse("feedback.momentum_correction", "the workers' momentum is local.inner's");

@@ -613,6 +613,12 @@ fn local_mode_refuses_what_it_would_not_do() {
         )],
     );
     check_local(
+        &["compress=auto"],
+        &[&format!(
+            "compress: \"auto\" {contradicts}: \"auto\" weighs single steps; name a codec for rounds"
+        )],
+    );
+    check_local(
         &["scale_by_staleness=true"],
         &[&format!("scale_by_staleness: true {contradicts}: only \"asp\" has it")],
     );
@@ -627,7 +633,7 @@ fn local_mode_refuses_what_it_would_not_do() {
             "model.kind: \"external\" {contradicts}: clients of an external model take no local steps"
         )],
     );
-    let allowed = ["clip.global_norm=1", "compress=auto", "schedule.warmup_steps=10"];
+    let allowed = ["clip.global_norm=1", "schedule.warmup_steps=10"];
     assert!(job(&local_job(), &allowed).is_ok());
 }
 

@@ -5,7 +5,7 @@ use super::{Core, Run, Stage, Standing, WAITING_LINE_MILLIS, seat_words, server_
 use crate::core::effects::{Totals, mode_text};
 use crate::core::membership::{Card, MemberId};
 use crate::core::time::Millis;
-use slackline_common::job::Mode;
+use slackline_common::job::{LADDER, Mode};
 use slackline_common::wire::control::{ClusterStatus, MemberStatus, Phase, ShardReport};
 
 impl Core {
@@ -76,6 +76,11 @@ impl Core {
                 samples: report.samples,
                 payload_bytes: (report.payload_bytes_up, report.payload_bytes_down),
                 bytes_outstanding: report.bytes_outstanding,
+                coding: report
+                    .rung
+                    .and_then(|rung| LADDER.get(usize::from(rung)))
+                    .map(ToString::to_string),
+                fidelity: report.fidelity,
                 ..of("worker", &worker.card, seat, report.phase)
             }
         });

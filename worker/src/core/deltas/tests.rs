@@ -35,7 +35,7 @@ struct Bench {
 impl Bench {
     fn new(publish: Option<u64>) -> Self {
         let plan = plan();
-        let group = plan.delta_groups().remove(0);
+        let group = plan.delta_groups(|_| true).remove(0);
         Self { holding: Holding::new(2, publish), plan, group, values: vec![0.0; 2] }
     }
 

@@ -1,6 +1,7 @@
 //! Local mode on the compute thread: steps by itself, a push of how far it came, and the answer when
 //! it is due. What happens when is decided in [`core::local`](crate::core::local); this does it.
 
+use super::tune::fidelity;
 use super::{Compute, READ_PATIENCE};
 use crate::core::agenda::Next;
 use crate::core::local::{Action, Outlook, Part, Walker};
@@ -158,6 +159,7 @@ impl Compute {
         }
         handle.block_on(seat.end(bundler))?;
         self.setup.progress.step(seat.clock(), 0, None);
+        self.setup.progress.set_coding(None, fidelity(seat));
         Ok(())
     }
 
