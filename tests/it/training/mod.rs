@@ -4,3 +4,4 @@ mod demo;
 mod events;
 mod exact;
 mod models;
+mod slow_links;
