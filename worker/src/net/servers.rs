@@ -4,11 +4,14 @@
 //! Sending again is safe: a shard knows each part by seat, incarnation, step and part, and
 //! acknowledges what it already has.
 
-use crate::core::answer::{Answer, AnswerDecoder};
+mod round_trip;
+
+use self::round_trip::{Cut, round_trip};
+use crate::core::answer::Answer;
 use crate::core::session::{Overdue, Session, Ticket};
 use crate::net::dial::{Dial, is_final};
 use crate::net::{NetError, Patience};
-use quinn::{Connection, ConnectionError, Endpoint, ReadError, WriteError};
+use quinn::{Connection, ConnectionError, Endpoint};
 use slackline_common::ids::{ServerId, ShardId, Step};
 use slackline_common::limits::FRAMES_IN_FLIGHT_MAX;
 use slackline_common::placement::server_of;
@@ -18,10 +21,8 @@ use slackline_common::wire::frame::{ReplyKind, Request, RequestKind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-/// How long a connection may take to close after its streams have ended.
-const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
 /// How often the book is searched for servers that owe something.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
 /// Pushes go in the order they were made.
@@ -317,14 +318,6 @@ impl Link {
     }
 }
 
-/// How one attempt at a request ended without an answer.
-enum Cut {
-    /// The connection is gone: dial and send again.
-    Lost(ConnectionError),
-    /// The peer is at fault; again would be the same.
-    Wrong(NetError),
-}
-
 impl Inner {
     fn enter(&self, request: &Request, reply_bytes: usize) -> Ticket {
         let now = self.began.elapsed();
@@ -471,59 +464,6 @@ impl Inner {
         };
         tracing::warn!("{}: {overdue} ({reason})", link.name());
     }
-}
-
-/// One request and its reply over one connection.
-async fn round_trip(
-    connection: &Connection,
-    request: &Request,
-    priority: i32,
-    link: &Link,
-) -> Result<Answer, Cut> {
-    let (mut send, mut recv) = connection.open_bi().await.map_err(Cut::Lost)?;
-    // It fails only for a stream that is closed already, which the write reports.
-    drop(send.set_priority(priority));
-    let mut pieces = [request.encode_head().into(), request.body.clone()];
-    match send.write_all_chunks(&mut pieces).await {
-        Ok(()) => drop(send.finish()),
-        // A refusal may come before the body has been taken.
-        Err(WriteError::Stopped(_)) => {}
-        Err(WriteError::ConnectionLost(error)) => return Err(Cut::Lost(error)),
-        Err(WriteError::ClosedStream | WriteError::ZeroRttRejected) => {
-            return Err(unexpected(link, "closed a request's stream"));
-        }
-    }
-    let mut decoder = AnswerDecoder::default();
-    let broken = |why| Cut::Wrong(NetError::Frame { who: link.name(), why });
-    loop {
-        match recv.read_chunk(usize::MAX, true).await {
-            Ok(Some(chunk)) => decoder.handle_chunk(chunk.bytes).map_err(broken)?,
-            Ok(None) => match decoder.finish() {
-                Ok(reply) => {
-                    lock(&link.windows).follow(connection);
-                    return Ok(reply);
-                }
-                // A server that closes the connection ends its streams first: its reason says more.
-                Err(why) => {
-                    let closed = timeout(CLOSE_PATIENCE, connection.closed()).await;
-                    return Err(closed.map_or_else(|_| broken(why), Cut::Lost));
-                }
-            },
-            Err(ReadError::ConnectionLost(error)) => return Err(Cut::Lost(error)),
-            Err(ReadError::Reset(code)) => {
-                return Err(unexpected(link, &format!("gave up a reply (code {code})")));
-            }
-            Err(
-                ReadError::ClosedStream
-                | ReadError::IllegalOrderedRead
-                | ReadError::ZeroRttRejected,
-            ) => return Err(unexpected(link, "closed a reply's stream")),
-        }
-    }
-}
-
-fn unexpected(link: &Link, what: &str) -> Cut {
-    Cut::Wrong(NetError::Unexpected { who: link.name(), what: what.to_owned() })
 }
 
 /// Says who owes an answer, as long as there is anybody to say it for.
