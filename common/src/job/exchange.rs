@@ -294,6 +294,7 @@ const fn top_k(density: f32) -> CodecSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::Init;
 
     #[test]
     fn patterns_match_whole_names() {
@@ -325,6 +326,18 @@ mod tests {
         let steps: Vec<u64> = (0..6).map(|pushes| local.steps_in(pushes)).collect();
         assert_eq!(steps, [0, 1, 2, 4, 7, 10]);
         assert_eq!(local.steps_in(u64::MAX), u64::MAX - 1);
+    }
+
+    #[test]
+    fn a_rung_codes_large_gradients_only() {
+        let tensor = |elements| TensorSpec::parameter("t".to_owned(), &[elements], Init::Zeros);
+        let (small, large) = (tensor(4095), tensor(4096));
+        let codes = |tensor: &TensorSpec| [0, 1, 5, 99].map(|rung| rung_coding(tensor, rung));
+        assert_eq!(codes(&large), [LADDER[0], LADDER[1], LADDER[5], LADDER[LADDER.len() - 1]]);
+        let bf16 = CodecSpec::Bf16;
+        assert_eq!(codes(&small), [CodecSpec::F32, bf16, bf16, bf16]);
+        let statistic = TensorSpec { role: TensorRole::Statistic, ..large };
+        assert_eq!(codes(&statistic), [CodecSpec::F32; 4]);
     }
 
     #[test]
