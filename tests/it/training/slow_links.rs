@@ -16,13 +16,18 @@ fn local(more: &str) -> String {
 }
 
 fn bsp(sets: &[&str]) -> Run {
-    let run = Plan::digits().set(&["mode=bsp", "epochs=30", DESCENT]).set(sets).run_well();
+    run(&[&["epochs=30"], sets].concat())
+}
+
+fn run(sets: &[&str]) -> Run {
+    let run = Plan::digits().set(&["mode=bsp", DESCENT]).set(sets).run_well();
     assert_eq!(run.summary()["contributions_refused"], 0);
     run
 }
 
+/// On the test part: the same for the same model, whenever progress was reported.
 fn loss(run: &Run) -> f64 {
-    run.summary()["final_loss"].as_f64().unwrap()
+    run.summary()["test_loss"].as_f64().unwrap()
 }
 
 fn bytes(run: &Run) -> [u64; 2] {
@@ -43,7 +48,7 @@ fn with_feedback_a_hundredth_of_the_gradient_reaches_the_dense_loss_and_without_
     let (dense_loss, owed_loss, lost_loss) = (loss(&dense), loss(&owed), loss(&lost));
     let told = format!("dense {dense_loss}, with feedback {owed_loss}, without {lost_loss}");
     assert!((owed_loss / dense_loss - 1.0).abs() <= 0.05, "{told}");
-    assert!(lost_loss >= 1.3 * dense_loss, "{told}");
+    assert!(lost_loss >= 1.2 * dense_loss, "{told}");
     for (owed, dense) in bytes(&owed).into_iter().zip(bytes(&dense)) {
         assert!(owed * 10 < dense, "{owed} bytes of {dense}: small tensors are the rest");
     }
@@ -81,8 +86,8 @@ fn every_format_trains_the_digits() {
 
 #[test]
 fn rounds_of_one_step_are_bsp() {
-    let together = bsp(&["steps=100"]);
-    let rounds = bsp(&["steps=100", "mode=local", MEAN, &local("steps=1")]);
+    let together = run(&["steps=100"]);
+    let rounds = run(&["steps=100", "mode=local", MEAN, &local("steps=1")]);
     let difference = largest_difference(&together.parameters(), &rounds.parameters());
     assert!(difference <= 1e-4, "{difference}");
 }
@@ -109,12 +114,13 @@ fn long_rounds_cost_a_fraction_of_the_bytes_and_reach_the_digits() {
 /// needs; publishes are taken one by one, here without loss.)
 #[test]
 fn steps_in_flight_are_a_delay_that_one_process_can_follow() {
-    let sets = ["mode=bsp", "steps=50", "in_flight=3", "compress=f32"];
-    let run = Plan::digits().set(&sets).run_well();
+    let calm = "optimizer={kind=\"sgd\", learning_rate=0.05}";
+    let run = run(&["steps=50", "in_flight=3", "compress=f32", calm]);
     let alone = reference::train(&run.job, &root()).unwrap();
     let difference = largest_difference(&run.parameters(), &alone);
-    assert!(difference <= 1e-5, "{difference}");
     let on_time = Job { in_flight: 1, ..run.job.clone() };
     let on_time = reference::train(&on_time, &root()).unwrap();
-    assert!(largest_difference(&on_time, &alone) > 1e-3, "a delay that changes nothing");
+    let delayed = largest_difference(&on_time, &alone);
+    // A reply that has the whole reference in it may be newer than the step it was asked for.
+    assert!(difference * 10.0 <= delayed, "{difference} from the delay, which makes {delayed}");
 }
