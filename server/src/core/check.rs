@@ -33,7 +33,10 @@ impl Engine {
             Record::CommitInit { seat } => self.check_commit(*seat),
             Record::Push(push) => self.check_push(push),
             Record::Close { step } => known_if(self.clocks.closable() != Some(*step)),
-            Record::Publish => known_if(!self.publisher.as_ref().is_some_and(Publisher::is_due)),
+            Record::Publish { number } => {
+                let is_next = |made: &Publisher| made.is_due() && made.number() + 1 == *number;
+                known_if(!self.publisher.as_ref().is_some_and(is_next))
+            }
             Record::Down { level } => {
                 let now = self.publisher.as_ref().and_then(Publisher::level);
                 let is_rung = usize::from(*level) < LADDER.len();

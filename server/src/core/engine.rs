@@ -201,7 +201,7 @@ impl Engine {
             }
             Record::Push(push) => self.apply_push(push, effects),
             Record::Close { step } => self.close(*step),
-            Record::Publish => self.publish(),
+            Record::Publish { .. } => self.publish(),
             Record::Down { level } => {
                 if let Some(publisher) = &mut self.publisher {
                     publisher.set_level(*level, &self.layout, self.store.blocks());
@@ -233,7 +233,8 @@ impl Engine {
             }
         }
         let waits = |token: Token| self.pulls.get(&token).is_some_and(|pull| pull.held.is_some());
-        (publisher.is_due() && self.clocks.releasable().any(waits)).then_some(Record::Publish)
+        let is_due = publisher.is_due() && self.clocks.releasable().any(waits);
+        is_due.then(|| Record::Publish { number: publisher.number() + 1 })
     }
 
     /// The number of the last record.
@@ -350,7 +351,6 @@ impl Engine {
         open.take_part(push);
         let was_complete = open.is_complete();
         let mut told = None;
-        let mut applied = false;
         for (entry, bytes) in payloads(&push.blocks, &push.body) {
             let Some(at) = self.store.find(entry.block) else { continue };
             if !codec(entry.codec).is_finite(&bytes) {
@@ -382,14 +382,11 @@ impl Engine {
                         layout: &self.layout,
                     };
                     self.store.update(&setting, at, &update, &kept);
-                    applied = true;
+                    if let Some(publisher) = &mut self.publisher {
+                        publisher.handle_applied(at, arrival.share);
+                    }
                 }
             }
-        }
-        if let (Some(arrival), Some(publisher), true) = (&arrival, &mut self.publisher, applied) {
-            // Each part counts for its blocks; together they are the push.
-            let part = push.blocks.len() as f64 / self.store.blocks().len().max(1) as f64;
-            publisher.handle_applied(f64::from(arrival.share) * part);
         }
         if was_complete {
             self.complete(push.seat, push.step);
@@ -446,6 +443,9 @@ impl Engine {
             let update = Update { rate, share: 1.0, clip_factor: factors.factor(tensor) };
             let setting = Setting { job: &self.job, optimizer: &optimizer, layout: &self.layout };
             self.store.update_by(&setting, at, &update, &contributions);
+            if let Some(publisher) = &mut self.publisher {
+                publisher.handle_applied(at, 1.0);
+            }
         }
         for open in &complete {
             self.pushes_applied += u64::from(open.counted);
@@ -453,9 +453,8 @@ impl Engine {
         }
         self.version.0 += u64::from(any);
         self.clocks.handle_closed();
-        if let (Some(publisher), true) = (&mut self.publisher, any) {
-            publisher.handle_applied(1.0);
-            publisher.publish(&self.store);
+        if any {
+            self.publish();
         }
     }
 

@@ -6,15 +6,26 @@
 //! those since, the same for all. What encoding left out stays in the difference for the next publish:
 //! nothing is lost, and all workers at one publish hold the same bits. (After Tang et al.,
 //! "DoubleSqueeze", ICML 2019, with one compressed difference in place of a compressed gradient.)
+//!
+//! # Rules that need saying
+//!
+//! * A publish covers the blocks that had a contribution since it last covered them. What encoding left
+//!   out of a block that nobody touches waits until somebody does: with fragments, a publish of one does
+//!   not pay for the others.
+//! * The density of a sparse format is that of a whole global step. Each block takes as much of it as was
+//!   applied of such a step to that block, so that many small publishes cost what one large one does.
+//! * A difference that is not finite, or is not so in its format (`f16` ends at 65504), goes in `f32`: what
+//!   once is infinite in the reference never comes back.
 
 use super::store::Store;
 use bytes::Bytes;
-use slackline_common::codec::{CodecId, CodecSpec, Draw, Encoder, codec};
+use slackline_common::codec::{CodecId, CodecSpec, Draw, Encoder, F32, PlainCodec, codec};
 use slackline_common::ids::BlockId;
 use slackline_common::job::{Compress, Job, rung_coding};
 use slackline_common::layout::{Block, Layout};
 use slackline_common::limits::{FRAME_BLOCKS_MAX, FRAME_BODY_BYTES_MAX, PUBLISHES_KEPT_MAX};
 use slackline_common::wire::frame::{BLOCK_ENTRY_BYTES, BlockEntry, PUBLISH_OFFSET_MAX, ReplyKind};
+use slackline_common::wire::pool::BufferPool;
 use std::collections::VecDeque;
 
 /// The publish a puller holds when it holds none.
@@ -30,8 +41,10 @@ pub(super) struct Publisher {
     number: u64,
     ring: VecDeque<Publish>,
     ring_bytes: usize,
-    /// Parts of a global step that were applied since the last publish.
-    pending_share: f64,
+    /// Of each block, how much of a global step was applied to it since a publish covered it.
+    pending: Vec<f32>,
+    /// Blocks with anything pending.
+    touched: usize,
     /// `compress = "auto"`: the rung of the ladder, the same for all blocks.
     level: Option<u8>,
     encoder: Encoder,
@@ -71,6 +84,7 @@ pub(super) struct Answer {
     pub(super) kind: ReplyKind,
     pub(super) blocks: Vec<BlockEntry>,
     pub(super) publish: u64,
+    pub(super) body: Bytes,
 }
 
 impl Publisher {
@@ -85,7 +99,8 @@ impl Publisher {
             number: 0,
             ring: VecDeque::new(),
             ring_bytes: 0,
-            pending_share: 0.0,
+            pending: vec![0.0; blocks.len()],
+            touched: 0,
             level: (job.compress == Compress::Auto).then_some(0),
             encoder: Encoder::default(),
             scratch: vec![0.0; blocks.iter().map(|block| block.len).max().unwrap_or(0)],
@@ -103,8 +118,8 @@ impl Publisher {
     }
 
     /// Whether parameters have changed since the last publish.
-    pub(super) fn is_due(&self) -> bool {
-        self.pending_share > 0.0
+    pub(super) const fn is_due(&self) -> bool {
+        self.touched > 0
     }
 
     /// `auto`: the rung in use.
@@ -120,19 +135,20 @@ impl Publisher {
         }
     }
 
-    /// Input: a push, or a closed step, of this part of a global step was applied.
-    pub(super) fn handle_applied(&mut self, share: f64) {
-        self.pending_share += share;
+    /// Input: this part of a global step, above 0, was applied to a block.
+    pub(super) fn handle_applied(&mut self, at: usize, share: f32) {
+        self.touched += usize::from(self.pending[at] == 0.0);
+        self.pending[at] += share;
     }
 
-    /// Makes a publish of everything that has changed. Sparse formats send as much of it as was applied
-    /// of a global step, so that many small publishes cost what one large one does.
+    /// Makes a publish of everything that has changed.
     pub(super) fn publish(&mut self, store: &Store) {
         self.number += 1;
-        let share = std::mem::take(&mut self.pending_share).min(1.0);
+        self.touched = 0;
         if self.level == Some(0) {
             // Without compression all of it is sent anyway.
             self.reference.copy_from_slice(store.all_values());
+            self.pending.fill(0.0);
             self.ring.clear();
             self.ring_bytes = 0;
             return;
@@ -140,6 +156,10 @@ impl Publisher {
         let mut publish = Publish::default();
         let mut bytes = Vec::new();
         for (at, block) in store.blocks().iter().enumerate() {
+            let share = std::mem::take(&mut self.pending[at]).min(1.0);
+            if share == 0.0 {
+                continue;
+            }
             let reference = &mut self.reference[store.range(at)];
             let difference = &mut self.scratch[..block.len];
             let mut changed = false;
@@ -153,17 +173,17 @@ impl Publisher {
                 continue;
             }
             let spec = self.specs[at];
-            #[expect(clippy::cast_possible_truncation, reason = "rounding is what is wanted")]
-            let spec = spec.with_density((f64::from(spec.density()) * share) as f32);
+            let spec = spec.with_density(spec.density() * share);
             let draw = Draw::down(self.seed, self.number, block.id);
             let start = bytes.len();
-            let codec_id = self.encoder.encode(&spec, draw, difference, &mut bytes);
+            let codec_id = encode(&mut self.encoder, &spec, draw, difference, &mut bytes);
             codec(codec_id)
                 .decode_add(&bytes[start..], 1.0, reference)
                 .expect("our own encoder keeps the rules");
             publish.deltas.push(Delta { at, codec: codec_id, start, end: bytes.len() });
         }
-        publish.bytes = bytes.into();
+        // Without the room that the bytes grew into: the ring's bound counts bytes.
+        publish.bytes = bytes.into_boxed_slice().into();
         self.ring_bytes += publish.cost();
         self.ring.push_back(publish);
         // What costs more than all of the reference is never sent.
@@ -181,28 +201,27 @@ impl Publisher {
         Err(format!("it holds publish {held}, but {} is the last there is", self.number))
     }
 
-    /// Answers a pull of the blocks `asked`, by position, from a worker at publish `held`: appends the
-    /// bytes to `out`.
+    /// Answers a pull of the blocks `asked`, by rising position, from a worker at publish `held`.
     pub(super) fn answer(
         &self,
         store: &Store,
         asked: &[(BlockId, usize)],
         held: u64,
-        out: &mut Vec<u8>,
+        pool: &BufferPool,
     ) -> Answer {
         let publish = self.number;
-        if let Some(blocks) = self.deltas(store, asked, held, out) {
-            return Answer { kind: ReplyKind::Deltas, blocks, publish };
+        if let Some((blocks, body)) = self.deltas(store, asked, held, pool) {
+            return Answer { kind: ReplyKind::Deltas, blocks, publish, body };
         }
-        out.clear();
+        let mut buffer = pool.take(bytes_of(store, asked));
         let blocks = asked.iter().map(|(block, at)| {
             let values = &self.reference[store.range(*at)];
-            let format = slackline_common::codec::plain(CodecId::F32).expect("f32 is plain");
-            format.encode(values, out);
+            F32.encode(values, &mut buffer.bytes);
             let bytes = u32::try_from(values.len() * 4).expect("a block has at most 1 MiB");
             BlockEntry::new(*block, bytes, CodecId::F32)
         });
-        Answer { kind: ReplyKind::Reference, blocks: blocks.collect(), publish }
+        let blocks = blocks.collect();
+        Answer { kind: ReplyKind::Reference, blocks, publish, body: buffer.freeze() }
     }
 
     /// `None` when all of the reference is cheaper, or the ring does not reach back.
@@ -211,32 +230,33 @@ impl Publisher {
         store: &Store,
         asked: &[(BlockId, usize)],
         held: u64,
-        out: &mut Vec<u8>,
-    ) -> Option<Vec<BlockEntry>> {
+        pool: &BufferPool,
+    ) -> Option<(Vec<BlockEntry>, Bytes)> {
         let missing = self.number.checked_sub(held)?;
         let first = self.ring.len().checked_sub(usize::try_from(missing).ok()?)?;
-        let whole: usize = asked.iter().map(|(_, at)| store.blocks()[*at].len * 4).sum();
-        let mut entries = Vec::new();
+        let whole = bytes_of(store, asked);
+        let (mut entries, mut pieces, mut len) = (Vec::new(), Vec::new(), 0);
         for (publish_offset, publish) in (1u32..).zip(self.ring.iter().skip(first)) {
             for (block, at) in asked {
                 let Some(delta) = publish.delta(*at) else { continue };
-                let bytes = &publish.bytes[delta.start..delta.end];
-                out.extend_from_slice(bytes);
-                let bytes = u32::try_from(bytes.len()).expect("a block has at most 1 MiB");
+                let bytes = delta.end - delta.start;
+                len += bytes;
+                pieces.push((publish, delta));
+                let bytes = u32::try_from(bytes).expect("a block has at most 1 MiB");
                 entries.push(BlockEntry {
                     publish_offset,
                     ..BlockEntry::new(*block, bytes, delta.codec)
                 });
             }
-            let cost = out.len() + entries.len() * BLOCK_ENTRY_BYTES;
+            let cost = len + entries.len() * BLOCK_ENTRY_BYTES;
             let fits = entries.len() <= FRAME_BLOCKS_MAX
-                && out.len() <= FRAME_BODY_BYTES_MAX
+                && len <= FRAME_BODY_BYTES_MAX
                 && publish_offset <= PUBLISH_OFFSET_MAX;
             if !fits || cost > whole + asked.len() * BLOCK_ENTRY_BYTES {
                 return None;
             }
         }
-        Some(entries)
+        Some((entries, join(&pieces, len, pool)))
     }
 
     /// The reference, to look at.
@@ -249,7 +269,10 @@ impl Publisher {
         for value in &self.reference {
             hash.update(&value.to_le_bytes());
         }
-        hash.update(&self.number.to_le_bytes()).update(&self.pending_share.to_le_bytes());
+        for share in &self.pending {
+            hash.update(&share.to_le_bytes());
+        }
+        hash.update(&self.number.to_le_bytes());
         hash.update(&[self.level.map_or(u8::MAX, |level| level)]);
         for publish in &self.ring {
             hash.update(&publish.bytes);
@@ -259,4 +282,47 @@ impl Publisher {
             }
         }
     }
+}
+
+/// Bytes of these blocks in `f32`.
+fn bytes_of(store: &Store, asked: &[(BlockId, usize)]) -> usize {
+    asked.iter().map(|(_, at)| store.blocks()[*at].len * 4).sum()
+}
+
+/// Appends a difference in its format, or in `f32` where that cannot hold it.
+fn encode(
+    encoder: &mut Encoder,
+    spec: &CodecSpec,
+    draw: Draw,
+    difference: &[f32],
+    out: &mut Vec<u8>,
+) -> CodecId {
+    let start = out.len();
+    if difference.iter().all(|value| value.is_finite()) {
+        let id = encoder.encode(spec, draw, difference, out);
+        if codec(id).is_finite(&out[start..]) {
+            return id;
+        }
+        out.truncate(start);
+    }
+    F32.encode(difference, out);
+    CodecId::F32
+}
+
+/// The bytes of these deltas, one after the other. Where they lie side by side in one publish, as for a
+/// worker that missed one, they are sent from there.
+fn join(pieces: &[(&Publish, &Delta)], len: usize, pool: &BufferPool) -> Bytes {
+    let follow = |pair: &[(&Publish, &Delta)]| {
+        std::ptr::eq(pair[0].0, pair[1].0) && pair[0].1.end == pair[1].1.start
+    };
+    if let [(publish, first), ..] = pieces
+        && pieces.windows(2).all(follow)
+    {
+        return publish.bytes.slice(first.start..first.start + len);
+    }
+    let mut buffer = pool.take(len);
+    for (publish, delta) in pieces {
+        buffer.bytes.extend_from_slice(&publish.bytes[delta.start..delta.end]);
+    }
+    buffer.freeze()
 }

@@ -6,7 +6,7 @@
 use super::check::Verdict;
 use super::clock::{SeatState, Token};
 use super::engine::{Admission, Effect, Engine, refuse};
-use slackline_common::codec::{CodecId, plain};
+use slackline_common::codec::{CodecId, F32, plain};
 use slackline_common::ids::{SeatId, Step};
 use slackline_common::job::LADDER;
 use slackline_common::limits::{
@@ -130,8 +130,8 @@ impl Engine {
         self.clocks.poll_release()
     }
 
-    /// Encodes the answer of a released pull into a pooled buffer, with the parameters as they are
-    /// now. `None` when it was cancelled.
+    /// Makes the answer of a released pull, with the parameters as they are, or were published, by now.
+    /// `None` when it was cancelled.
     pub fn read(&mut self, token: Token) -> Option<Reply> {
         let Pull { mut blocks, held, .. } = self.pulls.remove(&token)?;
         let position = |entry: &BlockEntry| self.store.find(entry.block);
@@ -143,20 +143,18 @@ impl Engine {
         };
         if let (Some(held), Some(publisher)) = (held, &self.publisher) {
             let asked: Vec<_> = blocks.iter().map(|entry| entry.block).zip(at).collect();
-            let mut buffer = self.pool.take(0);
-            let answer = publisher.answer(&self.store, &asked, held, &mut buffer.bytes);
-            let ack = self.ack();
-            let super::publish::Answer { kind, blocks, publish } = answer;
-            return Some(Reply { kind, norms, blocks, publish, body: buffer.freeze(), ..ack });
+            let answer = publisher.answer(&self.store, &asked, held, &self.pool);
+            let super::publish::Answer { kind, blocks, publish, body } = answer;
+            return Some(Reply { kind, norms, blocks, publish, body, ..self.ack() });
         }
+        // Every format was looked at when the pull was admitted.
+        let format = |entry: &BlockEntry| plain(entry.codec).unwrap_or(&F32);
         let bytes = |(entry, at): (&BlockEntry, &usize)| {
-            plain(entry.codec)
-                .expect("a format without parameters")
-                .encoded_len_max(self.store.blocks()[*at].len)
+            format(entry).encoded_len_max(self.store.blocks()[*at].len)
         };
         let mut buffer = self.pool.take(blocks.iter().zip(&at).map(bytes).sum());
         for (entry, at) in blocks.iter_mut().zip(&at) {
-            self.store.encode(*at, entry, &mut buffer.bytes);
+            entry.bytes = self.store.encode(*at, format(entry), &mut buffer.bytes);
         }
         let ack = self.ack();
         Some(Reply { kind: ReplyKind::Parameters, norms, blocks, body: buffer.freeze(), ..ack })

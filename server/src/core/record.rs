@@ -32,7 +32,10 @@ pub enum Record {
     },
     /// What has changed since the last publish is encoded for the workers. Where steps are closed a
     /// publish is part of the close.
-    Publish,
+    Publish {
+        /// The publish that this makes: known by it when a log is read again.
+        number: u64,
+    },
     /// `compress = "auto"`: publishes are coded with this rung of the ladder from now on.
     Down {
         /// Position in `job::LADDER`.

@@ -9,14 +9,13 @@
 //! samples alone, not on arrival or placement. [`Reduce::Sum`] leaves out weights and division.
 
 use super::ledger::Kept;
-use slackline_common::codec::{codec, plain};
+use slackline_common::codec::{PlainCodec, codec};
 use slackline_common::ids::BlockId;
 use slackline_common::job::{Job, OptimizerSpec, Reduce};
 use slackline_common::kernels::sum_of_squares;
 use slackline_common::layout::{Block, Init, Layout, TensorRole};
 use slackline_common::model::initialise;
 use slackline_common::optimizer::{self, BlockState, Update};
-use slackline_common::wire::frame::BlockEntry;
 
 /// The numbers of one shard.
 #[derive(Debug)]
@@ -146,11 +145,11 @@ impl Store {
         codec(kept.codec).decode(&kept.bytes, values).expect("validated when it was staged");
     }
 
-    /// Encodes one block at the end of `out`.
-    pub(super) fn encode(&self, at: usize, entry: &mut BlockEntry, out: &mut Vec<u8>) {
+    /// Appends one block to `out` and says how many bytes it took.
+    pub(super) fn encode(&self, at: usize, format: &dyn PlainCodec, out: &mut Vec<u8>) -> u32 {
         let before = out.len();
-        plain(entry.codec).expect("a format without parameters").encode(self.values(at), out);
-        entry.bytes = u32::try_from(out.len() - before).expect("a block has at most 1 MiB");
+        format.encode(self.values(at), out);
+        u32::try_from(out.len() - before).expect("a block has at most 1 MiB")
     }
 
     /// Applies a step's contributions to a block: their mean or sum, in seat order. At least one.

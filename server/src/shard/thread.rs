@@ -299,6 +299,9 @@ const fn seat_of(record: &Record) -> Option<SeatId> {
         | Record::CommitInit { seat }
         | Record::Stage { seat, .. } => Some(*seat),
         Record::Push(push) => Some(push.seat),
-        Record::InitFromSeed | Record::Close { .. } | Record::Publish | Record::Down { .. } => None,
+        Record::InitFromSeed
+        | Record::Close { .. }
+        | Record::Publish { .. }
+        | Record::Down { .. } => None,
     }
 }

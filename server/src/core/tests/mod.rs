@@ -3,10 +3,12 @@
 #![allow(clippy::cast_possible_truncation)] // the numbers here are small
 
 mod cases;
+mod deltas;
 mod publishes;
 mod pushes;
 mod random;
 mod reads;
+mod rounds;
 mod sameness;
 
 use super::{Effect, EngineSpec, Record, Token, Verdict};

@@ -7,9 +7,9 @@ use slackline_common::random;
 
 /// Blocks of 256, 44 and 40 elements.
 const SHAPES: [&[u64]; 2] = [&[300], &[40]];
-const ELEMENTS: usize = 340;
+pub(super) const ELEMENTS: usize = 340;
 
-fn compressed(mut job: Job, codec: CodecSpec) -> Job {
+pub(super) fn compressed(mut job: Job, codec: CodecSpec) -> Job {
     let direction = Direction::Both;
     job.compress = Compress::Rules(vec![CompressRule {
         pattern: "*".to_owned(),
@@ -20,11 +20,11 @@ fn compressed(mut job: Job, codec: CodecSpec) -> Job {
     job
 }
 
-const fn top_k(density: f32) -> CodecSpec {
+pub(super) const fn top_k(density: f32) -> CodecSpec {
     CodecSpec::TopK { density, select: Select::Exact, values: ValueFormat::Bf16 }
 }
 
-fn specs() -> [CodecSpec; 6] {
+pub(super) fn specs() -> [CodecSpec; 6] {
     [
         CodecSpec::Bf16,
         CodecSpec::Int8 { rounding: Rounding::Stochastic },
@@ -35,41 +35,41 @@ fn specs() -> [CodecSpec; 6] {
     ]
 }
 
-fn cluster(job: &Job) -> Cluster {
+pub(super) fn cluster(job: &Job) -> Cluster {
     Cluster::new(job, &layout(&SHAPES, Init::Ones), 1)
 }
 
-fn gradient(stream: u64) -> Vec<f32> {
+pub(super) fn gradient(stream: u64) -> Vec<f32> {
     (0..ELEMENTS).map(|at| random::symmetric_unit(3, stream, at as u64)).collect()
 }
 
 /// A worker that holds what was published up to some point.
-struct View {
-    seat: u16,
-    held: u64,
-    values: Vec<f32>,
+pub(super) struct View {
+    pub(super) seat: u16,
+    pub(super) held: u64,
+    pub(super) values: Vec<f32>,
 }
 
 impl View {
     /// With the first values, which every worker makes by itself.
-    fn new(seat: u16) -> Self {
+    pub(super) fn new(seat: u16) -> Self {
         Self { seat, held: 0, values: vec![1.0; ELEMENTS] }
     }
 
-    fn ask(&self, cluster: &Cluster, step: u64) -> Request {
+    pub(super) fn ask(&self, cluster: &Cluster, step: u64) -> Request {
         let mut request = request(RequestKind::PullDeltas, 0, self.seat, step);
         request.version = Version(self.held);
         request.blocks = cluster.wanted(0, CodecId::F32);
         request
     }
 
-    fn pull(&mut self, cluster: &mut Cluster, step: u64) -> Reply {
+    pub(super) fn pull(&mut self, cluster: &mut Cluster, step: u64) -> Reply {
         let reply = cluster.ask(self.ask(cluster, step));
         self.take(cluster, &reply);
         reply
     }
 
-    fn take(&mut self, cluster: &Cluster, reply: &Reply) {
+    pub(super) fn take(&mut self, cluster: &Cluster, reply: &Reply) {
         for (entry, bytes) in reply.payloads() {
             let out = &mut self.values[cluster.layout.blocks()[entry.block.index()].range()];
             let format = codec(entry.codec);
@@ -82,19 +82,19 @@ impl View {
         self.held = reply.publish;
     }
 
-    fn assert_is_reference(&self, cluster: &Cluster, place: &str) {
+    pub(super) fn assert_is_reference(&self, cluster: &Cluster, place: &str) {
         let (reference, publish) = cluster.shards[0].engine().reference().unwrap();
         assert_eq!(self.held, publish, "{place}");
         assert!(same_bits(&self.values, reference), "{place}");
     }
 }
 
-fn same_bits(a: &[f32], b: &[f32]) -> bool {
+pub(super) fn same_bits(a: &[f32], b: &[f32]) -> bool {
     a.iter().map(|value| value.to_bits()).eq(b.iter().map(|value| value.to_bits()))
 }
 
 /// To the nearest number with a mantissa of 8 bits, by arithmetic.
-fn bf16(value: f32) -> f32 {
+pub(super) fn bf16(value: f32) -> f32 {
     let unit = 2f32.powi(value.abs().log2().floor() as i32 - 7);
     (value / unit).round_ties_even() * unit
 }
