@@ -81,8 +81,8 @@ impl Plan {
         self.groups_as(wanted, |tensor| self.down(tensor))
     }
 
-    /// A fixed partition of the wanted tensors' blocks for pulls of deltas, in the order of [`groups`](Self::groups):
-    /// each group fits one frame as a reference, in `f32`.
+    /// A fixed partition of the wanted tensors' blocks for pulls of deltas, in the order of
+    /// [`groups`](Self::groups): each group fits one frame as a reference, in `f32`.
     pub fn delta_groups(&self, wanted: impl FnMut(TensorId) -> bool) -> Vec<Group> {
         self.groups_as(wanted, |_| CodecId::F32)
     }

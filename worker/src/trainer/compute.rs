@@ -273,6 +273,8 @@ impl Compute {
         self.setup.progress.step(seat.clock(), samples, loss);
         self.ask()?;
         self.hold(seat, flow)?;
+        // Tested is what the seat holds: pulling the whole model for it would cost a slow link more
+        // than many steps. The last test, after training, pulls it.
         let every = self.setup.job.evaluate.every_steps;
         if every > 0 && seat.seat() == SeatId(0) && seat.clock().0.is_multiple_of(every) {
             self.test(seat.version(), false)?;
