@@ -9,8 +9,9 @@ The ways:
   powersgd4      the PowerSGD hook, rank 4, with error feedback and warm start
   postlocalH     post-local SGD: every rank walks alone, parameters are averaged every H steps
 
-PowerSGD and post-local SGD compress from step 2 on instead of PyTorch's default of 1000: dense first
-steps would cost them most of the time that is measured here.
+Post-local SGD begins with its first walk and PowerSGD compresses from step 2 on, the earliest that the
+hook allows with error feedback; PyTorch's default is 1000 for both. Dense first steps would cost them
+most of the time that is measured here.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-FIRST_COMPRESSED_STEP = 2
+POWER_SGD_BEGINS = 2
 MEAN, DEVIATION = 0.286, 0.353
 
 
@@ -86,7 +87,7 @@ class Sync:
             self.model.register_comm_hook(None, default_hooks.fp16_compress_hook)
         elif way == "powersgd4":
             state = powerSGD_hook.PowerSGDState(
-                None, matrix_approximation_rank=4, start_powerSGD_iter=FIRST_COMPRESSED_STEP
+                None, matrix_approximation_rank=4, start_powerSGD_iter=POWER_SGD_BEGINS
             )
             self.model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         elif way != "fp32":
@@ -108,7 +109,7 @@ class Sync:
         """`step` counts from 1. Whether all ranks hold the same model now."""
         if not self.every:
             return True
-        together = step <= FIRST_COMPRESSED_STEP or step % self.every == 0 or last
+        together = step % self.every == 0 or last
         if together:
             self.average()
         return together

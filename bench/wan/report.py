@@ -40,7 +40,7 @@ def table(name, results):
     target = first["target"]
     lines = [
         f"### {name}: {link}", "",
-        f"| run | s to {target:g} | samples/s | IP bytes a step and worker, up / down | steps | accuracy |",
+        f"| run | s to {target:g} | samples/s | IP bytes a gradient, up / down | steps | accuracy |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for result in sorted(results, key=lambda it: it["seconds_to_target"] or 1e9):

@@ -44,6 +44,11 @@ def lines_of(path, seen):
     return [json.loads(line) for line in whole.splitlines()], seen + len(whole)
 
 
+def gradients(samples):
+    """Gradients computed: steps × workers, where the steps of a log may be rounds of several."""
+    return max(1.0, samples / suite.TRAINING["batch"])
+
+
 class Watch:
     """Follows a run: its tests, its steps, the bytes of its workers' links."""
 
@@ -63,7 +68,7 @@ class Watch:
 
     def progress(self, at, steps, samples):
         if samples > self.samples:
-            self.samples, self.seconds = samples, at - self.began
+            self.samples, self.seconds, self.counts = samples, at - self.began, self.count()
         self.steps = max(self.steps, steps)
 
     def test(self, at, steps, accuracy):
@@ -84,7 +89,6 @@ class Watch:
             if self.began is None and now - start > START_SECONDS:
                 raise Failed(f"bench-wan: training did not begin within {START_SECONDS:.0f} s")
             if self.began is not None:
-                self.counts = self.count()
                 if now - self.began > self.asked.seconds:
                     return
                 if self.asked.until_target and self.reached() is not None:
@@ -114,7 +118,7 @@ class Watch:
         moved = [
             sum(now[way] - zero[way] for now, zero in zip(self.counts, self.zero)) for way in (0, 1)
         ]
-        each = max(1, self.steps * workers)
+        each = gradients(self.samples)
         return {
             "name": asked.name, "kind": kind, "way": asked.way, "model": asked.model,
             "rate": asked.rate, "rtt_ms": asked.rtt, "loss": asked.loss,
@@ -190,7 +194,7 @@ def ours(asked):
     summary = json.loads(summaries[0].read_text(encoding="utf-8")) if watch.ended else {}
     if watch.ended and not summary.get("ok"):
         raise Failed(f"bench-wan: {summary.get('reason')}")
-    each = max(1, summary.get("steps", 0) * asked.workers)
+    each = gradients(summary.get("samples", 0))
     keys = ["payload_bytes_up", "payload_bytes_down", "wire_bytes_up", "wire_bytes_down"]
     more = {key: round(summary[key] / each) for key in keys if key in summary}
     keep(asked, watch.result("ours", {**more, "job": job, "sets": sets}))

@@ -54,12 +54,12 @@ def job(asked):
     steps = asked.epochs * math.ceil(SAMPLES / (asked.workers * TRAINING["batch"]))
     shared = [
         "name=wan", f"workers={asked.workers}", "servers=1", f"seed={asked.seed}",
-        f"epochs={asked.epochs}", f"batch={TRAINING['batch']}", "schedule.kind=cosine",
+        f"epochs={asked.epochs}", f"batch={TRAINING['batch']}",
+        f"evaluate.every_steps={TEST_EVERY}", "schedule.kind=cosine",
         f"schedule.warmup_steps={WARMUP_STEPS}", f"schedule.total_steps={steps}",
-        f"evaluate.every_steps={TEST_EVERY}",
     ]
     if asked.job:
-        return asked.job, [*asked.set]
+        return asked.job, [*shared, *asked.set]
     if asked.way not in OURS:
         raise SystemExit(f"bench-wan: no way {asked.way!r}; there are {' '.join(OURS)}")
     return JOBS[asked.model], [*shared, *OURS[asked.way], *asked.set]

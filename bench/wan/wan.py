@@ -57,7 +57,7 @@ def options():
         run.add_argument("--seconds", type=float, default=600.0, help="end after so long")
         if name == "ours":
             run.add_argument("--way", default="dense", help="of suite.OURS: " + " ".join(suite.OURS))
-            run.add_argument("--job", help="another job file, without what --way sets")
+            run.add_argument("--job", help="another job file; its optimizer, mode and codecs instead of --way's")
             run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
             run.add_argument("--congestion", help="QUIC congestion control; ours by default")
         else:
