@@ -1,6 +1,6 @@
 # Every target is one sentence here and in `make help`. CONTRIBUTING.md says when to use which.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check fuzz fix bench bench-codec
+.PHONY: help setup build demo test check fuzz fix bench bench-codec bench-wan
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 14
@@ -31,3 +31,6 @@ bench: setup ## Measure every number in docs/BENCHMARKS.md (optimised build, an 
 
 bench-codec: setup ## Measure every codec and optimizer against memcpy and triad, one core, 2 minutes
 	@./scripts/cargo.sh bench -p slackline-common --bench kernels
+
+bench-wan: setup ## Measure training over slow links beside PyTorch DDP (root, PYTHON with torch, an hour)
+	@./scripts/bench-wan.sh
