@@ -3,4 +3,5 @@
 mod demo;
 mod events;
 mod exact;
+mod local;
 mod models;

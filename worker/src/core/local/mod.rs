@@ -28,6 +28,8 @@
 mod anchor;
 mod fragments;
 mod round;
+#[cfg(test)]
+mod seats_tests;
 
 pub use self::anchor::AnchorDraw;
 pub use self::fragments::Fragments;
