@@ -7,8 +7,12 @@
 //!
 //! With `in_flight = K` a gradient is computed on the parameters of `K - 1` steps before.
 //!
+//! Local mode has an oracle of its own, which walks all seats (`local`).
+//!
 //! Two limits. Batch norm sees the whole batch here and each seat's part there. And `ssp` and `asp`
 //! have no such oracle: their result depends on the timing.
+
+mod local;
 
 use crate::data::order::Order;
 use crate::data::{self, Dataset};
@@ -20,36 +24,72 @@ use slackline_common::layout::{Layout, TensorRole};
 use slackline_common::model::initialise_all;
 use slackline_common::optimizer::{BlockState, Update, apply, apply_statistic, clip_factors};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Trains `job` to its end and returns the flat parameter vector. Step `c` of an epoch works on
-/// positions `c·B..(c+1)·B`, `B = workers × batch`: the concatenation of the seats' batches.
+/// positions `c·B..(c+1)·B`, `B = workers × batch`: the concatenation of the seats' batches. In local
+/// mode seat `i` walks on the `i`-th of them.
 ///
 /// # Errors
 /// As opening the data and computing a step; [`WorkerError::External`] and [`WorkerError::NoData`].
 pub fn train(job: &Job, data_dir: &Path) -> Result<Vec<f32>, WorkerError> {
-    let no_data = || WorkerError::NoData { job: job.name.clone() };
-    let spec = job.data.as_ref().ok_or_else(no_data)?;
-    let mut engine =
-        train::engine(&job.model).ok_or_else(|| WorkerError::External { job: job.name.clone() })?;
-    let layout = engine.layout().clone();
-    let data = data::open(spec, &spec.train, &job.model, data_dir)?;
-    let order = Order::of(job, spec);
+    let mut setting = Setting::open(job, data_dir)?;
+    if let Some(local) = &job.local {
+        return local::train(&mut setting, local);
+    }
+    let layout = setting.layout.clone();
     let mut model = Model::new(job, &layout);
-    let per_epoch = data.len().div_ceil(job.global_batch());
-    let steps = match job.length {
-        Length::Epochs(epochs) => epochs.saturating_mul(per_epoch),
-        Length::Steps(steps) => steps,
-    };
-    for step in 0..steps {
-        let (epoch, within) = (step / per_epoch, step % per_epoch);
-        let positions = order.epoch(epoch, data.len());
-        let first = within * job.global_batch();
-        let last = (first + job.global_batch()).min(data.len());
-        let indices: Vec<u64> = (first..last).map(|at| positions.get(at)).collect();
-        model.step(job, engine.as_mut(), &*data, &indices, step)?;
+    for step in 0..setting.steps {
+        let indices = setting.indices(step, 0..job.global_batch());
+        model.step(&mut setting, &indices, step)?;
     }
     Ok(model.parameters)
+}
+
+/// A job with its engine and data.
+struct Setting<'a> {
+    job: &'a Job,
+    engine: Box<dyn Engine>,
+    layout: Layout,
+    data: Arc<dyn Dataset>,
+    order: Order,
+    per_epoch: u64,
+    /// Of the whole job.
+    steps: u64,
+}
+
+impl<'a> Setting<'a> {
+    fn open(job: &'a Job, data_dir: &Path) -> Result<Self, WorkerError> {
+        let no_data = || WorkerError::NoData { job: job.name.clone() };
+        let spec = job.data.as_ref().ok_or_else(no_data)?;
+        let engine = train::engine(&job.model)
+            .ok_or_else(|| WorkerError::External { job: job.name.clone() })?;
+        let data = data::open(spec, &spec.train, &job.model, data_dir)?;
+        let per_epoch = data.len().div_ceil(job.global_batch());
+        let steps = match job.length {
+            Length::Epochs(epochs) => epochs.saturating_mul(per_epoch),
+            Length::Steps(steps) => steps,
+        };
+        let (layout, order) = (engine.layout().clone(), Order::of(job, spec));
+        Ok(Self { job, engine, layout, data, order, per_epoch, steps })
+    }
+
+    /// The samples in these places of a global step; fewer, or none, at the end of an epoch.
+    fn indices(&self, step: u64, places: Range<u64>) -> Vec<u64> {
+        let (epoch, within) = (step / self.per_epoch, step % self.per_epoch);
+        let (start, len) = (within * self.job.global_batch(), self.data.len());
+        let positions = self.order.epoch(epoch, len);
+        let (first, last) = (start + places.start, (start + places.end).min(len));
+        (first..last).map(|at| positions.get(at)).collect()
+    }
+
+    fn batch(&self, indices: &[u64]) -> Batch {
+        let mut batch = Batch { samples: 0, inputs: empty_inputs(self.job), targets: Vec::new() };
+        self.data.fill(indices, &mut batch);
+        batch
+    }
 }
 
 struct Model<'a> {
@@ -81,12 +121,11 @@ impl<'a> Model<'a> {
 
     fn step(
         &mut self,
-        job: &Job,
-        engine: &mut dyn Engine,
-        data: &dyn Dataset,
+        setting: &mut Setting<'_>,
         indices: &[u64],
         step: u64,
     ) -> Result<(), WorkerError> {
+        let job = setting.job;
         self.gradient.fill(0.0);
         // A mean is one gradient of all samples; a sum is one gradient of each seat's.
         let share = match job.reduce {
@@ -95,11 +134,10 @@ impl<'a> Model<'a> {
         };
         let seen = self.earlier.front().unwrap_or(&self.parameters);
         for part in indices.chunks(share.max(1)) {
-            let mut batch = Batch { samples: 0, inputs: empty_inputs(job), targets: Vec::new() };
-            data.fill(part, &mut batch);
+            let batch = setting.batch(part);
             let weight = part.len() as f32 / indices.len() as f32;
             let (layout, gradient) = (self.layout, &mut self.gradient);
-            engine.gradient(seen, &batch, &mut |tensor, values| {
+            setting.engine.gradient(seen, &batch, &mut |tensor, values| {
                 let role = layout.tensors()[tensor.index()].role;
                 let weight = if role == TensorRole::Statistic { weight } else { 1.0 };
                 let sums = &mut gradient[layout.range(tensor)];

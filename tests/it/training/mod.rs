@@ -3,5 +3,6 @@
 mod demo;
 mod events;
 mod exact;
+mod local;
 mod models;
 mod slow_links;

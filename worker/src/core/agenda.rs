@@ -109,6 +109,12 @@ impl Agenda {
         }
         Next::Batch { begins }
     }
+
+    /// The lease that was begun and has more batches, and how many of it were taken.
+    pub fn unfinished(&self) -> Option<(LeaseId, u32)> {
+        let begun = self.leases.front().filter(|work| work.taken > 0);
+        begun.map(|work| (work.lease.id, work.taken))
+    }
 }
 
 /// Batches that have samples: all at the start of a lease, for positions only grow.

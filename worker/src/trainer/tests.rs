@@ -264,6 +264,51 @@ fn lossy_both_ways_the_model_learns() {
 }
 
 #[test]
+fn a_walking_worker_ends_where_the_oracle_ends() {
+    let inner = r#"local.inner={kind="momentum", learning_rate=0.1}"#;
+    let walk = ["mode=local", "workers=1", "batch=64", "staleness=", "epochs=3", inner];
+    for sets in [
+        &["local.steps=8"][..],
+        // Three epochs are 69 steps.
+        &["local.steps=1000"],
+        &["local.steps=6", "local.begin_step=10", "local.fragments=2"],
+        &["local.steps=10", "local.fragments=2", "local.delay=3", "local.mix=0.5"],
+    ] {
+        let job = job(DIGITS, &[&walk[..], sets].concat());
+        let run = run_test(train(&job, 2, None));
+        let expected = reference::train(&job, Path::new(".")).unwrap();
+        let values = run.parameters(&job.model.layout().unwrap());
+        let far = values.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(far <= 1e-6, "{sets:?}: {far}");
+        assert_eq!(run.servers[0].shard.lock().unwrap().samples, 3 * 1437, "{sets:?}");
+    }
+}
+
+#[test]
+fn asked_to_end_in_the_middle_of_a_round_the_worker_says_how_much_of_its_lease_is_done() {
+    let inner = r#"local.inner={kind="sgd", learning_rate=0.1}"#;
+    let sets = ["mode=local", "workers=1", "batch=64", "staleness=", "epochs=100000", inner];
+    let job = job(DIGITS, &[&sets[..], &["local.steps=64"]].concat());
+    let run = run_test(train(&job, 1, Some(3)));
+    let shard = run.servers[0].shard.lock().unwrap();
+    let Some(FromWorker::Finished(report)) = run.said.last() else {
+        panic!("{:?}", run.said.last())
+    };
+    assert_eq!((report.clock.0, report.samples), (shard.clock, shard.samples));
+    let starts = run.said.iter().filter_map(|message| match message {
+        FromWorker::LeaseStarted { lease, at } => Some((lease.0, at.0)),
+        _ => None,
+    });
+    let starts: Vec<(u64, u64)> = starts.collect();
+    let (lease, at) = *starts.last().unwrap();
+    // Batches by the clock, and by the samples: an epoch is 22 batches of 64 and one of 29.
+    let by_clock = job.batches_in(report.clock) - at;
+    let batches = report.samples / 1437 * 23 + (report.samples % 1437).div_ceil(64);
+    let of_lease = (23 - lease % 23).min(5);
+    assert_eq!(by_clock.min(of_lease), batches - lease, "{starts:?}");
+}
+
+#[test]
 fn the_oracle_learns_the_digits() {
     let job = digits(&["epochs=12"]);
     let parameters = reference::train(&job, Path::new(".")).unwrap();

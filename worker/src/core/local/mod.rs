@@ -29,6 +29,8 @@ mod anchor;
 mod fragments;
 mod round;
 #[cfg(test)]
+mod seats_tests;
+#[cfg(test)]
 mod tests;
 
 pub use self::anchor::AnchorDraw;

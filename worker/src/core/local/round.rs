@@ -83,6 +83,12 @@ impl Rounds {
         self.local.steps_in(self.push) + self.steps
     }
 
+    /// The number of the next step if the round ended here: a push counts for all the steps it might
+    /// have had.
+    pub fn step_if_closed(&self) -> u64 {
+        if self.samples > 0 { self.local.steps_in(self.push + 1) } else { self.step() }
+    }
+
     /// Input: a step was made, with so many samples.
     pub fn handle_step(&mut self, samples: u32) {
         self.steps += 1;
@@ -180,5 +186,129 @@ impl Rounds {
         }
         let turn = (self.push - self.local.begin_step) % self.moved.len() as u64;
         Part::Fragment(usize::try_from(turn).expect("below the number of fragments"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use slackline_common::job::OptimizerSpec;
+
+    fn local(steps: u32, fragments: u16, delay: u32, begin_step: u64) -> Local {
+        let inner = OptimizerSpec::Sgd { learning_rate: 1.0, weight_decay: 0.0 };
+        Local { steps, inner, begin_step, fragments, delay, mix: 0.5, anchor: None }
+    }
+
+    /// Does everything that is due and names it: `push` or `take` and the part.
+    fn act(rounds: &mut Rounds, outlook: Outlook) -> Vec<(&'static str, Option<Part>)> {
+        let mut done = Vec::new();
+        while let Some(action) = rounds.poll(outlook) {
+            match action {
+                Action::Push { part, is_last, .. } => {
+                    rounds.handle_pushed(part, is_last);
+                    done.push(("push", part));
+                }
+                Action::Take(part) => {
+                    rounds.handle_taken();
+                    done.push(("take", Some(part)));
+                }
+            }
+        }
+        done
+    }
+
+    /// What is done after each of so many full steps.
+    fn walk(rounds: &mut Rounds, steps: u64) -> Vec<(u64, &'static str, Option<Part>)> {
+        let step = |step| {
+            rounds.handle_step(16);
+            act(rounds, Outlook::More).into_iter().map(move |(what, part)| (step, what, part))
+        };
+        (1..=steps).flat_map(step).collect()
+    }
+
+    #[test]
+    fn the_beat_is_that_of_the_picture() {
+        let (first, second) = (Some(Part::Fragment(0)), Some(Part::Fragment(1)));
+        let expected = [
+            (2, "push", first),
+            (3, "take", first),
+            (5, "push", second),
+            (6, "take", second),
+            (8, "push", first),
+            (9, "take", first),
+            (11, "push", second),
+            (12, "take", second),
+        ];
+        assert_eq!(walk(&mut Rounds::new(local(6, 2, 1, 0), Step(0)), 12), expected);
+    }
+
+    #[test]
+    fn a_last_push_holds_every_fragment_and_waits_until_it_is_known_to_be_the_last() {
+        let mut rounds = Rounds::new(local(4, 2, 0, 0), Step(0));
+        walk(&mut rounds, 1);
+        rounds.handle_step(16);
+        assert_eq!(rounds.poll(Outlook::Unknown), None);
+        let whole = ("push", Some(Part::Whole));
+        assert_eq!(act(&mut rounds.clone(), Outlook::Nothing), [whole]);
+        assert_eq!(act(&mut rounds, Outlook::More)[0], ("push", Some(Part::Fragment(0))));
+        // One fragment is the whole model: nothing to wait for.
+        let mut rounds = Rounds::new(local(2, 1, 0, 0), Step(0));
+        rounds.handle_step(16);
+        rounds.handle_step(16);
+        assert_eq!(act(&mut rounds, Outlook::Unknown), [whole, ("take", Some(Part::Whole))]);
+        assert_eq!(act(&mut rounds, Outlook::Nothing), []);
+    }
+
+    #[test]
+    fn an_answer_under_way_is_taken_before_the_last_push() {
+        let mut rounds = Rounds::new(local(6, 1, 4, 0), Step(0));
+        assert_eq!(walk(&mut rounds, 3), [(2, "push", Some(Part::Whole))]);
+        let whole = Some(Part::Whole);
+        assert_eq!(act(&mut rounds, Outlook::Nothing), [("take", whole), ("push", whole)]);
+    }
+
+    #[test]
+    fn without_samples_a_clock_moves_and_what_moved_before_is_kept_for_its_turn() {
+        // One step per push: the empty step is the second fragment's, which moved in the first.
+        let mut rounds = Rounds::new(local(2, 2, 0, 0), Step(0));
+        walk(&mut rounds, 1);
+        rounds.handle_step(0);
+        assert_eq!(act(&mut rounds, Outlook::More), [("push", None)]);
+        walk(&mut rounds, 1);
+        rounds.handle_step(16);
+        assert_eq!(act(&mut rounds, Outlook::More)[0], ("push", Some(Part::Fragment(1))));
+        // Whole rounds have nothing left from before: the answer is that of the others.
+        let mut rounds = Rounds::new(local(1, 1, 0, 0), Step(0));
+        rounds.handle_step(0);
+        assert_eq!(act(&mut rounds, Outlook::More), [("push", None), ("take", Some(Part::Whole))]);
+    }
+
+    #[test]
+    fn a_round_that_ends_early_counts_for_all_its_steps() {
+        let mut rounds = Rounds::new(local(8, 1, 0, 0), Step(0));
+        walk(&mut rounds, 11);
+        assert_eq!((rounds.step(), rounds.step_if_closed()), (11, 16));
+        act(&mut rounds, Outlook::Nothing);
+        assert_eq!((rounds.step(), rounds.step_if_closed()), (16, 16));
+    }
+
+    proptest! {
+        #[test]
+        fn each_push_holds_the_steps_that_a_lease_is_counted_by(
+            every in 1u32..6, fragments in 1u16..4, delay in 0u32..6, begin in 0u64..5
+        ) {
+            let local = local(every * u32::from(fragments), fragments, delay % every, begin);
+            let mut pushes = 0;
+            for (step, what, part) in walk(&mut Rounds::new(local, Step(0)), 40) {
+                if what == "push" {
+                    pushes += 1;
+                    prop_assert_eq!(local.steps_in(pushes), step);
+                    let is_cut = pushes > begin && fragments > 1;
+                    prop_assert_eq!(part == Some(Part::Whole), !is_cut);
+                }
+            }
+            prop_assert!(pushes >= 40 / u64::from(every));
+        }
     }
 }

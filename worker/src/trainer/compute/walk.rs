@@ -21,6 +21,8 @@ struct Walk {
     flows: Vec<Flow>,
     /// Nothing was done for a while: the next step starts from the global parameters.
     rests: bool,
+    /// The model is to be tested when it is next known as a whole.
+    tests: bool,
 }
 
 impl Walk {
@@ -47,7 +49,7 @@ impl Compute {
         if makes_first_values(job) {
             walker.anchor_mut().copy_from_slice(&self.parameters);
         }
-        let mut walk = Walk { walker, flows, rests: true };
+        let mut walk = Walk { walker, flows, rests: true, tests: false };
         self.ask()?;
         loop {
             self.take_orders()?;
@@ -88,7 +90,13 @@ impl Compute {
                 }
             }
         }
-        // What is left of the round counts like any other, also when the process is to end.
+        // What is left of the round counts like any other, also when the process is to end. A push that
+        // ends early holds fewer batches than its number says, so the coordinator is told before it
+        // where the lease would have to begin for that to be right.
+        if let Some((lease, taken)) = self.agenda.unfinished() {
+            let at = walk.walker.rounds().step_if_closed().saturating_sub(u64::from(taken));
+            self.tell(FromWorker::LeaseStarted { lease, at: Step(at) })?;
+        }
         self.act(seat, &mut walk, Outlook::Nothing)?;
         Ok(true)
     }
@@ -116,6 +124,7 @@ impl Compute {
                 Action::Take(part) => {
                     self.hold_anchor(seat, walk, part)?;
                     walk.walker.take(part, &mut self.parameters);
+                    self.test_anchor(seat, walk)?;
                 }
             }
         }
@@ -183,10 +192,19 @@ impl Compute {
             self.setup.handle.block_on(async { flow.poll(seat) })?;
         }
         let (every, step) = (self.setup.job.evaluate.every_steps, walk.walker.rounds().step());
-        if every > 0 && seat.seat() == SeatId(0) && step.is_multiple_of(every) {
-            self.test(seat.version(), false)?;
-        }
+        walk.tests |= every > 0 && seat.seat() == SeatId(0) && step.is_multiple_of(every);
         Ok(())
+    }
+
+    /// Tests the global parameters, if that is due: this worker's own are of no interest to anybody.
+    fn test_anchor(&mut self, seat: &Seat, walk: &mut Walk) -> Result<(), WorkerError> {
+        if !std::mem::take(&mut walk.tests) {
+            return Ok(());
+        }
+        self.parameters.swap_with_slice(walk.walker.anchor_mut());
+        let tested = self.test(seat.version(), false);
+        self.parameters.swap_with_slice(walk.walker.anchor_mut());
+        tested
     }
 
     fn walk_gradient(&mut self, walk: &mut Walk, filled: &Filled) -> Result<f32, WorkerError> {
