@@ -232,11 +232,11 @@ fn a_post_local_run_is_data_parallel_until_it_begins_to_walk() {
 /// then one outer Nesterov step with the weighted mean of how far they came.
 fn diloco(seats: usize, steps: u64, rounds: u64, inner: (f64, f64), outer: (f64, f64)) -> Vec<f64> {
     let mut global = first_values();
-    let mut outer_velocity = vec![0.0; ELEMENTS];
+    let mut outer_velocity = [0.0; ELEMENTS];
     let mut velocities = vec![vec![0.0; ELEMENTS]; seats];
     let total: f64 = (0..seats).map(|seat| f64::from(samples(seat))).sum();
     for round in 0..rounds {
-        let mut mean = vec![0.0; ELEMENTS];
+        let mut mean = [0.0; ELEMENTS];
         for (seat, velocity) in velocities.iter_mut().enumerate() {
             let mut own = global.clone();
             for step in round * steps..(round + 1) * steps {
