@@ -30,6 +30,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 POWER_SGD_BEGINS = 2
+ONE_BUCKET_MB = 1024
 MEAN, DEVIATION = 0.286, 0.353
 
 
@@ -81,7 +82,10 @@ class Sync:
             self.model, self.plain = model, model
             self.average()
             return
-        self.model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+        # The PowerSGD hook starts further all-reduces from the callbacks of the first. With two buckets
+        # their order differs between ranks, and gloo pairs them by order: every rank waits for ever.
+        one_bucket = {"bucket_cap_mb": ONE_BUCKET_MB} if way == "powersgd4" else {}
+        self.model = DistributedDataParallel(model, gradient_as_bucket_view=True, **one_bucket)
         self.plain = model
         if way == "fp16":
             self.model.register_comm_hook(None, default_hooks.fp16_compress_hook)
