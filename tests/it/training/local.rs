@@ -63,7 +63,7 @@ fn rounds_of_one_step_are_bsp() {
     let bsp = Plan::digits()
         .set(&["mode=bsp", r#"optimizer={kind="sgd", learning_rate=0.3}"#, "epochs=20"])
         .run_well();
-    let loss = |run: &Run| run.summary()["final_loss"].as_f64().unwrap();
+    let loss = |run: &Run| run.summary()["test_loss"].as_f64().unwrap();
     let (ours, theirs) = (loss(&local), loss(&bsp));
     assert!((ours - theirs).abs() <= 1e-4, "{ours} beside {theirs}");
     let accuracy = |run: &Run| run.summary()["test_accuracy"].as_f64().unwrap();
