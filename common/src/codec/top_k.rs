@@ -101,7 +101,8 @@ impl Selection {
 
     /// A magnitude that a little more than `k` elements should reach, by a sample.
     fn guess(&mut self, block: &[f32], k: usize) -> u32 {
-        let stride = block.len() / SAMPLE;
+        // Odd, so that it walks through all columns of a matrix whose rows are powers of two long.
+        let stride = (block.len() / SAMPLE) | 1;
         if stride < 4 {
             return 0;
         }
@@ -181,9 +182,9 @@ fn allowed(k: usize) -> usize {
 }
 
 /// A threshold that between `k` and a little more elements reach, as bits: halves the range of
-/// magnitudes, as bits, until the count fits (after Shi et al., "Understanding Top-k Sparsification in
-/// Distributed Deep Learning", MSTopK, 2021). Their range begins at the mean magnitude, below which no
-/// more than some 40 % of the elements can be found; ours begins at zero.
+/// magnitudes, as bits, until the count fits (after MSTopK: Shi et al., "Towards Scalable Distributed
+/// Training of Deep Learning on Public Cloud Clusters", MLSys 2021). Their range begins at the mean
+/// magnitude, above which no more than some 40 % of the elements are found; ours begins at zero.
 fn search(block: &[f32], k: usize) -> u32 {
     let (mut low, mut high) = (0u32, 1 << 31);
     for _ in 0..SEARCH_STEPS {

@@ -139,11 +139,12 @@ impl Drawn {
     pub(super) fn positions(self) -> impl Iterator<Item = usize> {
         let Self { seed, k, elements } = self;
         (0..k).map(move |stretch| {
-            // Products of two numbers below 2^18 fit everywhere.
-            let (start, end) = (stretch * elements / k, (stretch + 1) * elements / k);
+            // In 64 bits: the product of two numbers below 2^24 fits no machine word of 32.
+            let cut = |at: usize| at as u64 * elements as u64 / k as u64;
+            let (start, end) = (cut(stretch), cut(stretch + 1));
             let random = crate::random::hash(seed, 0, stretch as u64) >> 32;
-            let within = (random * (end - start) as u64) >> 32;
-            start + usize::try_from(within).expect("below the length of a block")
+            let within = (random * (end - start)) >> 32;
+            usize::try_from(start + within).expect("below the length of a block")
         })
     }
 }
